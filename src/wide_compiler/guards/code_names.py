@@ -95,8 +95,7 @@ def _names_in(constant: object) -> list[str]:
 
 @functools.cache
 def owner_of(module_name: Any) -> str:
-    """Return the owner of a module's code: 'torch', 'layers' (the layers in torch.nn), 'library' or
-    'user'."""
+    """Return the origin of a module: 'torch', 'layers' (torch.nn), 'library' or 'user'."""
     if not isinstance(module_name, str):  # some classes written in C have no module name
         return "library"
     root = module_name.partition(".")[0]

@@ -13,8 +13,7 @@ from torch.utils._device import DeviceContext
 
 
 def plain_world() -> bool:
-    """Return whether no functorch transform, forward-mode AD, tracing, dispatch mode or function mode is
-    active.
+    """Return whether no transform, forward-mode AD, trace, dispatch mode or function mode is active.
 
     The default device is the only function mode allowed. Forward-mode AD is excluded because most wide
     strategies would drop tangents.

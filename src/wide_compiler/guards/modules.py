@@ -99,14 +99,12 @@ _data_ptr, _learns = Tensor.data_ptr, operator.attrgetter("requires_grad")
 
 
 def _looks(tensors: list[Tensor]) -> tuple[list[int], list[bool]]:
-    """Return the address and `requires_grad` of each tensor; a new dtype, shape or device changes the
-    address."""
+    """Return the addresses and `requires_grad` flags; another dtype, shape or device changes the address."""
     return [*map(_data_ptr, tensors)], [*map(_learns, tensors)]
 
 
 def _kinds(tensors: list[Any]) -> list[Any]:
-    """Return dtype, shape, device and `requires_grad` of each tensor, and which entries are the same
-    object."""
+    """Return dtype, shape, device and `requires_grad` of each tensor, and which are the same object."""
     first: dict[int, int] = {}
     return [
         None

@@ -330,8 +330,10 @@ class Observer:
                 self._visit_imports(table, code)
 
     def _visit_imports(self, table: dict[str, Any], code: types.CodeType) -> None:
-        """Record the modules that `import` statements inside `code` find. Modules not loaded yet are
-        recorded when the call has ended."""
+        """Record the modules that `import` statements inside `code` find.
+
+        Modules not loaded yet are recorded when the call has ended.
+        """
         for level, name in names_of(code).imports:
             full = "." * level + name
             package = table.get("__package__") or ""
@@ -416,8 +418,7 @@ class Observer:
             self.reads.note(ClassOf, value, path=f"{path}.__class__")
 
     def _note_unshadowed(self, cls: type, own: dict[str, Any], names: Names, path: str) -> None:
-        """Record that names found on the class, or not found at all, are absent from the object's own
-        dictionary."""
+        """Record that names found on the class, or nowhere, are absent from the object's own dictionary."""
         for base in cls.__mro__:
             if owner_of(base.__module__) == "user":
                 for name in vars(base).keys() & names.attributes - own.keys():
@@ -570,8 +571,7 @@ class Observer:
                 self._keep_visit(value, code, path)
 
     def _visit_remembered(self, wrapper: Any, code: types.CodeType, path: str) -> None:
-        """Record what a function under `lru_cache` would read if it were entered, since a cache hit skips
-        it."""
+        """Record what a function under `lru_cache` would read; a cache hit does not enter it."""
         function = wrapper.__wrapped__
         if isinstance(function, types.FunctionType) and owner_of(function.__module__ or "") == "user":
             self._keep(function)
@@ -651,8 +651,7 @@ class Observer:
         self._keep_visit(value, code, path)
 
     def _find_closures(self) -> None:
-        """Record functions with closures that were entered but not visited (because a C function called
-        them)."""
+        """Record functions with closures that were entered but not visited (called by C functions)."""
         inner = {c for code in self._entered for c in code.co_consts if isinstance(c, types.CodeType)}
         for code in self._users - inner:
             if code.co_freevars and not self._functions_of[code]:

@@ -390,8 +390,7 @@ class State(Read):
 
 
 def equal_atoms(one: Any, other: Any) -> bool:
-    """Return whether two plain values have the same type and value (0.0 differs from -0.0, nan equals
-    nan)."""
+    """Return whether two plain values have one type and value (0.0 is not -0.0, nan is nan)."""
     kind = type(one)
     if kind is not type(other):
         return False
@@ -403,8 +402,10 @@ def equal_atoms(one: Any, other: Any) -> bool:
 
 
 def is_atom(value: Any) -> bool:
-    """Return whether `value` is a plain immutable value. Subclasses are excluded: they may have
-    attributes."""
+    """Return whether `value` is a plain immutable value.
+
+    Subclasses are excluded: they may have attributes.
+    """
     return type(value) in _ATOMIC
 
 

@@ -120,8 +120,7 @@ def _wins(part: Work, rung: Rung, gpu: torch.device) -> bool:
 
 
 def gpu_of(work: Work) -> torch.device | None:
-    """Return the GPU that the items are computed on (from tensors in the items or in closure cells), or
-    None."""
+    """Return the GPU that the items are computed on, from tensors in items or closure cells, or None."""
     if not torch.cuda.is_initialized():
         return None
     first = [column if type(column) is Tensor else column[0] for column in work.items.columns]
@@ -180,8 +179,7 @@ def _took(work: Work, rung: Rung) -> None:
 
 
 def _verify(work: Work, values: list[Any]) -> None:
-    """Compare the first, middle and last item with plain Python: type, dtype, shape, value, aliasing with the
-    item.
+    """Compare the first, middle and last item with plain Python: type, dtype, shape, value and aliasing.
 
     If items may add no value or several values, all values are compared; of more than 64 items, the values of
     the first and last three.

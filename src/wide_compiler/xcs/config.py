@@ -58,8 +58,10 @@ class Config:
 
     @property
     def checking(self) -> bool:
-        """True if every call is compared with plain Python. The environment variable is read at each
-        access."""
+        """True if every call is compared with plain Python.
+
+        The environment variable is read at each access.
+        """
         return self.check or self.validate or _switched_on(variable("VALIDATE"))
 
 

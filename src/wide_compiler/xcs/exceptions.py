@@ -46,8 +46,7 @@ def raises(error: BaseException) -> Iterable[Any]:
 
 
 def raise_interrupt(error: BaseException) -> None:
-    """Raise the exception again if a signal handler raised it (KeyboardInterrupt or a time limit, for
-    example).
+    """Raise the exception again if a signal handler raised it, such as KeyboardInterrupt or a time limit.
 
     A fast path that fell back to the plain loop on any error would swallow it otherwise.
     """

@@ -60,8 +60,7 @@ class IRGraph:
 
 
 def graph_of(statements: Iterable[ast.stmt]) -> IRGraph:
-    """Return the graph of a block: a node per statement, an edge where one reads a name that another
-    stores."""
+    """Return the graph of a block: a node per statement, an edge where one reads another's result."""
     graph = IRGraph()
     maker: dict[str, str] = {}
     for statement in statements:

@@ -1,6 +1,6 @@
-"""The iterables that a site accepts: exact lists, tuples, ranges, dict views, arrays, tensors, `zip`,
-`enumerate`.
+"""The iterables that a site accepts.
 
+These are exact lists, tuples, ranges, dict views, arrays, tensors, and `zip` and `enumerate` of them.
 Iterating over anything else might run user code, so the plain loop handles it.
 """
 
@@ -55,8 +55,7 @@ class Blocks:
 
 
 def kept_blocks(source: Any, before: list[Blocks] | None) -> Any:
-    """Return the blocks of `source` if the previous statement made this list and it is unchanged; else
-    None."""
+    """Return the blocks of `source` if the previous statement made it and it is unchanged; else None."""
     kept = before.pop() if before else None
     whole = kept is not None and kept.rows is source and len(kept.rows) == kept.bounds[-1][1]
     return kept if whole else None
@@ -130,8 +129,7 @@ def _zipped(source: Source, shape: Any) -> Columns | None:
 
 
 def _unzipped(sequence: Any, shape: tuple[Any, ...]) -> Columns | None:
-    """Return the columns of a list of tuples, or None unless all tuples match the loop variables in
-    length."""
+    """Return the columns of a list of tuples; None unless all tuples fit the loop variables."""
     if type(sequence) not in (list, tuple) or not len(sequence):
         return None
     if set(map(type, sequence)) != {tuple} or set(map(len, sequence)) != {len(shape)}:

@@ -76,8 +76,10 @@ class Runtime:
         return written(self.function) if self.why else self.function
 
     def prepare(self) -> None:
-        """Rewrite the function once; other threads wait. If that fails, every call goes to the original
-        code."""
+        """Rewrite the function once; other threads wait.
+
+        If that fails, every call goes to the original code.
+        """
         with self.lock:
             if not self.ready:
                 self._rewrite()
@@ -152,8 +154,10 @@ def _warn(name: str, why: str, stacklevel: int = 4) -> None:
 
 @functools.lru_cache(maxsize=256)
 def _trampoline(free: tuple[str, ...]) -> types.CodeType:
-    """Return code for the first call, which passes all arguments to the runtime. It has the same closure
-    cells."""
+    """Return code for the first call, which passes all arguments to the runtime.
+
+    It has the same closure cells.
+    """
     names = (*free, RUNTIME)
     spaces: dict[str, Any] = {}
     inner = [f"cell_{i:06d}" for i in range(len(names))]
@@ -272,8 +276,7 @@ def _jitted(fn: types.FunctionType, config: Config) -> types.FunctionType:
 
 
 def _as_it_is(fn: Any, why: str, warn: bool) -> Any:
-    """Return the callable itself with `explain` and `stats`; C functions accept no attributes and are
-    wrapped."""
+    """Return the callable with `explain` and `stats`; a callable other than a function is wrapped."""
     name = getattr(fn, "__qualname__", repr(fn))
     if warn:
         _warn(name, why)

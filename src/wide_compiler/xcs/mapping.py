@@ -74,8 +74,7 @@ def _check(columns: tuple[Any, ...], keywords: dict[str, Any]) -> None:
 
 @functools.cache
 def _maker(count: int) -> Callable[[Any], Any]:
-    """Return a factory of loops over `count` arguments, as source text in its own pseudo-file, which `jit`
-    reads."""
+    """Return a factory of loops over `count` arguments, as source text that `jit` can read."""
     items = [f"x{i}" for i in range(count)] if count > 1 else ["x"]
     lists = [f"{item}s" for item in items]
     source = f"zip({', '.join(lists)})" if count > 1 else lists[0]

@@ -17,8 +17,7 @@ _trees: dict[type, "_Tree"] = {}
 
 
 def static(**options: Any) -> Any:
-    """Return a dataclass field that is part of the pytree structure, not a leaf: `size: int =
-    static(default=3)`.
+    """Return a dataclass field that is part of the pytree structure, not a leaf: `n: int = static()`.
 
     Structures are compared by their static fields, so the value must be hashable.
     """
@@ -28,8 +27,7 @@ def static(**options: Any) -> Any:
 
 @dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(dataclasses.field, static))
 def module(cls: C) -> C:
-    """Make a class a frozen dataclass, compared by identity and registered as a pytree with PyTorch (and
-    JAX).
+    """Make a class a frozen dataclass, compared by identity and registered as a pytree.
 
     A subclass must be decorated as well; otherwise its instances are leaves.
 
@@ -88,8 +86,7 @@ class _Tree:
         return [getattr(value, n) for n in self.moving], tuple(getattr(value, n) for n in self.fixed)
 
     def with_keys(self, key: Callable[[str], Any]) -> Callable[[Any], tuple[list[Any], tuple[Any, ...]]]:
-        """Return a function like `flatten` that returns (key, leaf) pairs, with keys made from field
-        names."""
+        """Return a function like `flatten` that returns (key, leaf) pairs, with keys from field names."""
         keys = [key(name) for name in self.moving]
         return lambda value: (list(zip(keys, self.flatten(value)[0], strict=True)), self.flatten(value)[1])
 

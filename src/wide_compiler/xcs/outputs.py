@@ -60,8 +60,10 @@ def _holds_numbers(held: Any) -> bool:
 
 
 def carried_on(values: list[Any], totals: list[Any], step: Any) -> None:
-    """Apply the loop's last statements, `step`, to each value in order. `totals` is updated in place, and
-    left unchanged if anything raises."""
+    """Apply the loop's last statements, `step`, to each value in order.
+
+    `totals` is updated in place, and left unchanged if anything raises.
+    """
     now: Any = totals
     for value in values:
         if not all(type(part) in COMPARED_BY_NO_USER for part in value):

@@ -141,8 +141,7 @@ def _axes(bodies: list[Any], columns: Any) -> dict[str, bool]:
 
 
 def operator_of(function: Any, tree: Any) -> Any:
-    """Return the function or module that a body calls, if the body is just that call; else the body
-    itself."""
+    """Return the function or module that a body calls, if it is just that call; else the body."""
     value = tree.body
     if isinstance(value, list):
         value = value[0].value if len(value) == 1 and isinstance(value[0], ast.Return) else None

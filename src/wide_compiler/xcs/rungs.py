@@ -56,8 +56,7 @@ def shortest(columns: Any, functions: dict[str, Any]) -> float:
 
 
 def _vectorized(able: Callable[[Work], bool]) -> Callable[[Work], bool]:
-    """Return `able`, restricted to bodies that can be vectorised and have no `try`, which could catch
-    `Bail`."""
+    """Return `able`, restricted to bodies that can be vectorised and have no `try` to catch `Bail`."""
     return lambda work: work.plan.info.can_vmap and not work.plan.texts.tries and able(work)
 
 

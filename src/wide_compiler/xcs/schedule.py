@@ -50,8 +50,7 @@ class Schedule:
         self._entered = False
 
     def rest(self, looked: float, plain: float) -> None:
-        """Pause until the seconds spent on examining are a small fraction of the seconds of the plain
-        loop."""
+        """Pause until the time spent on examining is a small fraction of the plain loop's time."""
         if self.measure and self._entered:
             # Varying lengths, so that among calls that alternate not always the same one is examined.
             self._turn = (self._turn + 0.618) % 1.0

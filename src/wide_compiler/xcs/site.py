@@ -45,8 +45,9 @@ STOPS_EARLY = "it stops early, and the items after that would run for nothing"
 
 
 class Site:
-    """One site of a jitted function. The rewritten code calls `on()` before each execution; it is cheap when
-    off.
+    """One site of a jitted function.
+
+    The rewritten code calls `on()` before each execution; it is cheap when off.
 
     Attributes:
         plans: proofs for different argument types, the latest first.

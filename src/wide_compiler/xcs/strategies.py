@@ -67,8 +67,9 @@ class StrategySelector:
     def select_strategy(
         self, parallelism_map: "Mapping[str, ParallelismInfo]", ir_graph: IRGraph
     ) -> ExecutionStrategy:
-        """Return the strategy for the graph of one site, from what is possible. Measured cost selects the
-        rung later.
+        """Return the strategy for the graph of one site, from what is possible.
+
+        Measured cost selects the rung later.
 
         Raises:
             ArgumentError: `parallelism_map` names a node that the graph does not have.

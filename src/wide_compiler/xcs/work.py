@@ -22,8 +22,10 @@ _EMPTY = types.CellType()
 
 
 class Bail(BaseException):
-    """A fast path cannot continue, so the plain loop runs. A BaseException, so that `except Exception` in
-    user code does not catch it."""
+    """A fast path cannot continue, so the plain loop runs.
+
+    A BaseException, so that `except Exception` in user code does not catch it.
+    """
 
 
 class Miss:

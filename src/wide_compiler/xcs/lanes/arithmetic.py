@@ -1,5 +1,4 @@
-"""Arithmetic on lanes: Python numbers by Python's rules, everything else by NumPy ufuncs and matrix
-products."""
+"""Arithmetic on lanes: Python numbers by Python's rules, everything else by NumPy's."""
 
 import contextlib
 import functools
@@ -118,8 +117,10 @@ def on_aligned(ufunc: Any, ranks: list[int], *data: Any) -> np.ndarray:
 
 
 def aligned(data: Any, rank: int, wanted: int) -> Any:
-    """Insert missing axes after the lane axis: [n, ...] to [n, 1, ..., 1, ...]. Shared values have no lane
-    axis."""
+    """Insert missing axes after the lane axis: [n, ...] to [n, 1, ..., 1, ...].
+
+    Shared values have no lane axis.
+    """
     if not isinstance(data, np.ndarray) or data.ndim != rank + 1 or rank == wanted:
         return data
     return data.reshape(data.shape[0], *(1,) * (wanted - rank), *data.shape[1:])

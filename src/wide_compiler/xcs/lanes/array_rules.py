@@ -70,8 +70,10 @@ def along(function: Any, *args: Any, **kwargs: Any) -> Any:
 
 @functools.lru_cache(maxsize=256)
 def _added_alike(function: Any, axis: Any, where: Any, shape: Any, strides: Any, dtype: Any) -> bool:
-    """Return whether a sum over stacked items gives the same bits as over single items. Tested once per
-    layout."""
+    """Return whether a sum over stacked items gives the same bits as over single items.
+
+    Tested once per layout.
+    """
     if min(strides) <= 0 or any(stride % dtype.itemsize for stride in strides):
         return False
     size = sum((k - 1) * s for k, s in zip(shape, strides, strict=True)) // dtype.itemsize + 1

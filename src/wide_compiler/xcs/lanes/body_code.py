@@ -32,8 +32,10 @@ class _Calls(ast.NodeTransformer):
         return ast.copy_location(made, node)
 
     def visit_While(self, node: ast.While) -> ast.AST:
-        """Limit the number of iterations. An item that plain Python never reaches, because an earlier one
-        raises, might loop for ever."""
+        """Limit the number of iterations.
+
+        An item that plain Python never reaches, because an earlier one raises, might loop for ever.
+        """
         self.generic_visit(node)
         node.test = ast.copy_location(ast.BoolOp(ast.And(), [self._told("again"), node.test]), node.test)
         return node
@@ -145,8 +147,10 @@ class Dispatcher:
         return True
 
     def sought(self, value: Any) -> Any:
-        """Return the left operand of `in`. Raises `Bail` for nan and objects, which `in` finds by
-        identity."""
+        """Return the left operand of `in`.
+
+        Raises `Bail` for nan and objects, which `in` finds by identity.
+        """
         if type(value) is Objects or (
             type(value) is Lane and value.data.dtype.kind in "fc" and np.isnan(value.data).any()
         ):

@@ -48,8 +48,10 @@ def _binary(ufunc: np.ufunc, reflected: bool = False) -> Any:
 
 
 def _inplace(ufunc: np.ufunc) -> Any:
-    """Return the method of `x op= y`. Numbers are rebound; arrays are modified in place, and must be
-    fresh."""
+    """Return the method of `x op= y`.
+
+    Numbers are rebound; arrays are modified in place, and must be fresh.
+    """
     binary = _binary(ufunc)
 
     def operate(self: Lane, other: Any) -> Any:

@@ -69,8 +69,10 @@ SHADOWS: dict[Any, Any] = {
 
 
 def builtin_call(function: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """Call a function of Python or `math`, or a type, on lanes: by its rule, or item by item. Raises
-    `Bail`."""
+    """Call a function of Python or `math`, or a type, on lanes: by its rule, or item by item.
+
+    Raises `Bail`.
+    """
     if function in SHADOWS:
         try:
             found = SHADOWS[function](*args, **options)

@@ -46,8 +46,7 @@ def vectorized(work: Work) -> list[Any]:
 
 
 def _recorded_errors(noticed: list[str]) -> Any:
-    """Return a context that appends NumPy's floating point errors, unless ignored by the user, to
-    `noticed`."""
+    """Return a context that appends floating point errors, unless ignored, to `noticed`."""
     modes: Any = {kind: "ignore" if how == "ignore" else "call" for kind, how in np.geterr().items()}
     return np.errstate(call=lambda what, flag: noticed.append(what), **modes)
 
@@ -138,8 +137,10 @@ def _lane(column: Any) -> Any:
 
 
 def _has_nan(given: Any) -> bool:
-    """Return whether an input number is nan. A body may return the same object; elements of arrays are new
-    objects."""
+    """Return whether an input number is nan.
+
+    A body may return the same object; elements of arrays are new objects.
+    """
     if type(given) is Objects:
         values = own_values(given, 0)
         return type(values[0]) in (tuple, list, dict) and any(map(_is_nan, values))

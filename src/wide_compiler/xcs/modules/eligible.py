@@ -29,8 +29,7 @@ TENSORS = {Tensor, nn.Parameter, type(None)}  # other types may override operato
 
 
 def walk(module: nn.Module, seen: set[int]) -> Iterator[nn.Module]:
-    """Yield a module and its descendants, each once, from the `_modules` tables, without calling
-    overrides."""
+    """Yield a module and its descendants, each once, from the `_modules` tables."""
     if id(module) not in seen:
         seen.add(id(module))
         yield module
@@ -74,8 +73,7 @@ def _check_names(table: Any, owner: str) -> None:
 
 
 def _is_plain(value: Any, depth: int = 0) -> bool:
-    """Return whether a value is of a type of Python or NumPy, copied in the usual way, without modules in
-    it."""
+    """Return whether a value is of a plain Python or NumPy type and contains no modules."""
     kind = type(value)
     if kind in (list, tuple, set, frozenset, dict, types.FunctionType):
         return depth < 8 and all(_is_plain(part, depth + 1) for part in _parts(value))

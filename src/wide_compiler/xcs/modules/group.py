@@ -66,8 +66,7 @@ class Group:
         self.looked = threading.local()  # per thread: whether the members were unchanged at the last `look`
 
     def look(self, columns: Sequence[Any]) -> bool:
-        """Return whether these are the members and only tensor values have changed; the result is kept in
-        `holds`."""
+        """Return whether these are the members and only tensor values have changed; kept in `holds`."""
         models = columns[self.column]
         self.looked.holds = False
         with contextlib.suppress(Exception):  # a member was deleted, or has an unsupported type
@@ -250,8 +249,10 @@ def _inputs(work: Work, members: Members) -> list[Any]:
 
 
 def _check_alike(tensors: list[Tensor]) -> None:
-    """Raise `Bail` unless all tensors have one dtype and layout. Stacking would promote them to a common
-    dtype."""
+    """Raise `Bail` unless all tensors have one dtype and layout.
+
+    Stacking would promote them to a common dtype.
+    """
     first = tensors[0]
     if len(tensors) > 1 and len(set(map(_look, tensors))) > 1:  # stacking itself checks devices and shapes
         raise Bail("tensors of different types or layouts")

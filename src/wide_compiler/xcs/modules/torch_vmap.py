@@ -51,8 +51,7 @@ def mapped(work: Work) -> list[Any]:
 
 
 def _at_once(work: Work) -> int | None:
-    """Return the number of items per vmap call (None for all), which limits memory for intermediate
-    results."""
+    """Return the number of items per vmap call (None for all), which limits memory."""
     of_one = work.plan.memory["bytes of an item"]
     return None if of_one * work.items.n <= BATCH_BYTES else max(BATCH_BYTES // of_one, 1)
 

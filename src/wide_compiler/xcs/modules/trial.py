@@ -175,8 +175,10 @@ def storage(tensor: Tensor) -> int:
 
 
 def no_gradients(results: Iterable[Any]) -> None:
-    """Raise `Bail` if a result requires gradients. The results of a batch share one graph, so backward
-    through one, or an in-place change, would affect all."""
+    """Raise `Bail` if a result requires gradients.
+
+    The results of a batch share one graph, so backward through one, or an in-place change, would affect all.
+    """
     if any(isinstance(t, Tensor) and t.requires_grad for t in results):
         raise Bail("gradients are wanted, and each item has a graph of its own")
 

@@ -108,8 +108,10 @@ class Analyzer:
         return self.run(frame, env)
 
     def called(self, tree: FunctionNode, callee: Value, env: Env, node: ast.AST) -> Value:
-        """Return the result of a call. The callee is analysed once per arguments, and again after new
-        facts."""
+        """Return the result of a call.
+
+        The callee is analysed once per arguments, and again after new facts.
+        """
         code = callee.obj.__code__
         key = (code, callee.slot, *sorted(env.items(), key=lambda item: item[0]))
         found, version = self.finished.get(key, (None, 0))

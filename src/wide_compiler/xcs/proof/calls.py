@@ -114,8 +114,7 @@ def _call_known(a: "Analyzer", found: Any, call: Call) -> Value | None:
 
 
 def _hashable(found: Any) -> bool:
-    """Return whether the object can be looked up in a table without running a user's `__hash__` or
-    `__eq__`."""
+    """Return whether a table lookup of the object runs no `__hash__` or `__eq__` of the user."""
     kind = type(found)
     own = kind.__hash__ is not object.__hash__ or kind.__eq__ is not object.__eq__
     return kind.__hash__ is not None and (not own or kind.__module__ in ("builtins", "numpy"))
@@ -152,8 +151,7 @@ def _call_builtin(a: "Analyzer", found: Any, call: Call) -> Value:
 
 
 def _only_computes(a: "Analyzer", function: Any, name: str, call: Call) -> None:
-    """Raise `Decline` if a NumPy or PyTorch call, with these options, may do more than compute a new
-    result."""
+    """Raise `Decline` if a NumPy or PyTorch call may do more than compute a new result."""
     args = [_as_data_type(v) for v in call.args]
     keywords = {key: _as_data_type(v) for key, v in call.keywords.items()}
     if not Call(args, keywords, call.node).safe or numpy_tables.may_hold_objects([*args, *keywords.values()]):
@@ -171,8 +169,7 @@ def _as_data_type(value: Value) -> Value:
 
 
 def _call_method(a: "Analyzer", receiver: Value, name: str, call: Call) -> Value:
-    """Analyse methods of built-in values, arrays and tensors: pure ones, and those that change a fresh
-    receiver."""
+    """Analyse methods of built-in values, arrays and tensors: pure ones, and changes of fresh receivers."""
     kind, node = receiver.type, call.node
     if kind in waiting.METHODS:
         return waiting.waiting_method(a, kind, name, call)

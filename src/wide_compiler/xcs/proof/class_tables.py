@@ -31,8 +31,7 @@ def table_of(kind: type) -> dict[str, Any]:
 
 
 def on_class(kind: type, name: str) -> Any:
-    """Return a class attribute, possibly inherited, without running descriptors; `MISSING` if there is
-    none."""
+    """Return a class attribute, own or inherited, without running descriptors; or `MISSING`."""
     return _first_of(kind.__mro__, name)
 
 
@@ -41,8 +40,7 @@ def _first_of(classes: Iterable[type], name: str) -> Any:
 
 
 def takes_writes(found: Any) -> bool:
-    """Return whether it is a data descriptor, such as a property, which takes precedence over instance
-    fields."""
+    """Return whether it is a data descriptor (a property, say), which precedes instance fields."""
     return hasattr(type(found), "__set__") or hasattr(type(found), "__delete__")
 
 

@@ -97,8 +97,10 @@ def _name(a: "Analyzer", name: str, node: ast.AST) -> Value:
 
 
 def operate(a: "Analyzer", op: ast.operator, left: Value, right: Value, node: ast.AST) -> Value:
-    """Return the result of a binary operator, which is a fresh object. Raises `Decline` if user code may
-    run."""
+    """Return the result of a binary operator, which is a fresh object.
+
+    Raises `Decline` if user code may run.
+    """
     if left.type is Bottom or right.type is Bottom:
         return right if left.type is Bottom else left
     kind, same = left.type, left.type is right.type

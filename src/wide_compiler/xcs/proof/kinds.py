@@ -45,8 +45,10 @@ _SCALARS = frozenset(np.sctypeDict.values()) - {np.object_, np.void}
 
 
 def is_numpy_scalar(kind: Any) -> bool:
-    """Return whether it is a scalar type of NumPy. Subclasses may override operators; records may hold
-    objects."""
+    """Return whether it is a scalar type of NumPy.
+
+    Subclasses may override operators; records may hold objects.
+    """
     return isinstance(kind, type) and issubclass(kind, np.generic) and kind in _SCALARS
 
 

@@ -98,8 +98,7 @@ def _parameters(function: Any) -> list[str] | None:
 
 
 def risky_option(function: Any, name: str, args: list[Value], keywords: dict[str, Value]) -> str | None:
-    """Return an option, given by position or keyword, with which a call may write to or return its
-    argument; or None."""
+    """Return an option with which a call may write to or return its argument; or None."""
     names = _parameters(function)
     if names is None and _of_numpy(function) and len(args) > _POSITIONAL.get(name, 1):
         return "by position"

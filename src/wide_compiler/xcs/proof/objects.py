@@ -46,8 +46,7 @@ def look(a: "Analyzer", held: Any, slot: int) -> Value:
 
 
 def _container(a: "Analyzer", held: Any, slot: int, kinds: frozenset[Any]) -> Value:
-    """Return the value of a container, with the types of its contents if they are safe; guarded at each
-    call."""
+    """Return the value of a container, with the types of its contents if they are safe."""
     kind, elem, key = type(held), opaque(), opaque()
     plain = [k[1] if isinstance(k, tuple) else k for k in kinds]
     if all(k in SAFE_INSIDE or is_numpy_scalar(k) for k in plain):

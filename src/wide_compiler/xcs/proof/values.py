@@ -1,5 +1,4 @@
-"""Abstract values of the analysis: the exact type, perhaps the object, its contents, and whether it is
-fresh."""
+"""Abstract values of the analysis: exact type, perhaps the object, contents, and freshness."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -27,8 +26,9 @@ DEEPEST = 8  # maximum nesting of tuples
 
 
 class Place:
-    """The contents of the containers made at one AST node, or found at one place outside. Facts are only
-    added.
+    """The contents of the containers made at one AST node, or found at one place outside.
+
+    Facts are only added.
 
     Attributes:
         heap: the analyzer, whose `version` is incremented with each new fact.

@@ -74,8 +74,7 @@ def live_after(node: ast.For, block: Block, name: str) -> bool:
 
 
 def read_before_stored(body: Sequence[ast.stmt], name: str) -> bool:
-    """Return whether `name` may be read before it is stored, so that its value comes from the previous
-    iteration.
+    """Return whether `name` may be read before it is stored, with the previous iteration's value.
 
     Contexts that swallow exceptions are not considered: bodies that enter such contexts are never sites.
     """

@@ -19,8 +19,10 @@ def mentioned(*nodes: ast.AST) -> set[str]:
 
 
 def stored(nodes: Iterable[ast.AST]) -> set[str]:
-    """Return the names that the nodes bind in this scope. Variables of comprehensions have their own
-    scope."""
+    """Return the names that the nodes bind in this scope.
+
+    Variables of comprehensions have their own scope.
+    """
     found: set[str] = set()
     for part in (part for node in nodes for part in within_scope(node)):
         if isinstance(part, ast.Name) and isinstance(part.ctx, (ast.Store, ast.Del)):
@@ -33,8 +35,7 @@ def stored(nodes: Iterable[ast.AST]) -> set[str]:
 
 
 def within_scope(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the node and its descendants, except in nested functions; of comprehensions, only walrus
-    targets."""
+    """Yield the node and its descendants in this scope; of comprehensions, only walrus targets."""
     yield node
     if isinstance(node, COMPREHENSIONS):
         yield from (part.target for part in ast.walk(node) if isinstance(part, ast.NamedExpr))
@@ -63,8 +64,7 @@ def kept_generators(function: ast.AST) -> list[ast.GeneratorExp]:
 
 
 def eaten(node: ast.Call) -> bool:
-    """Return whether a call consumes a generator expression at once: `sum(... for ...)`, `"".join(... for
-    ...)`."""
+    """Return whether a call consumes a generator at once: `sum(... for ...)`, `''.join(... for ...)`."""
     match node:
         case ast.Call(ast.Attribute(ast.Constant(), "join"), [ast.GeneratorExp()], []):
             return True

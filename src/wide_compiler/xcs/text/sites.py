@@ -40,8 +40,7 @@ class Sink:
 
 
 def flat_target(target: ast.expr) -> list[str] | None:
-    """Return the names in a target such as `x`, `(a, b)` or `(i, (a, b))` in order; None for other
-    targets."""
+    """Return the names in a target such as `x`, `(a, b)` or `(i, (a, b))`; None for other targets."""
     parts = list(ast.walk(target))
     if not all(isinstance(part, (ast.Name, ast.Tuple, ast.List, ast.expr_context)) for part in parts):
         return None
@@ -164,8 +163,7 @@ _CARRYING = (
 
 
 def carrying(node: ast.For, block: Block) -> Carrying | None:
-    """Return the carrying statements of a loop, or None unless they only compare, compute and store plain
-    names."""
+    """Return the carrying statements of a loop; None unless they only compute with plain names."""
     own = stored(node.body)
     carried = {name for name in own if read_before_stored(node.body, name)}
     start = next((i for i, s in enumerate(node.body) if mentioned(s) & carried), 0)
@@ -279,8 +277,7 @@ def _of_reading(kind: ast.expr | None) -> bool:
 
 
 def independent_run(block: Block, held: set[str]) -> int:
-    """Return the length of the run of statements `name = <call>` from here that do not read each other's
-    names.
+    """Return how many statements `name = <call>` from here on do not read each other's names.
 
     Names that are captured or not local end the run, since any call may read them.
     """

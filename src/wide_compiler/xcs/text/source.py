@@ -144,8 +144,7 @@ def _imports(filename: str, lines: tuple[str, ...]) -> tuple[str, ...]:
 def compiled(
     node: FunctionNode, like: types.CodeType, free: Sequence[str], imports: Sequence[str] = ()
 ) -> types.CodeType:
-    """Compile a function node inside a function whose variables are `free`, so that they become free
-    variables."""
+    """Compile a function node inside a function with variables `free`, which become free variables."""
     body: list[ast.stmt] = [ast.copy_location(ast.Expr(node), node)]  # type: ignore[arg-type]
     name = "<lambda>"
     if isinstance(node, ast.FunctionDef):
@@ -173,8 +172,10 @@ _COMPARED = operator.attrgetter("co_code", "co_names", "co_varnames", "co_freeva
 
 
 def _same_code(a: types.CodeType, b: types.CodeType) -> bool:
-    """Return whether two code objects are equal except for locations. Constants are compared by type and
-    value."""
+    """Return whether two code objects are equal except for locations.
+
+    Constants are compared by type and value.
+    """
     alike = _COMPARED(a) == _COMPARED(b) and not (a.co_flags ^ b.co_flags) & ~inspect.CO_NESTED
     return (
         alike and len(a.co_consts) == len(b.co_consts) and all(map(_same_constant, a.co_consts, b.co_consts))
