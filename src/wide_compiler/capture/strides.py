@@ -1,8 +1,7 @@
-"""How a tensor lies in memory: what a forward asks about it, and copies that keep its strides.
+"""Strides of tensors: what a forward reads about them, and copies that keep them.
 
-A graph does not depend on strides, but Python may: `if x.is_contiguous(): ...`. It is answered as for a
-member alone, and the strides of the inputs, from which all others follow, become part of what a capture
-rests on.
+A graph does not depend on strides, but Python may: `if x.is_contiguous(): ...`. Such reads get the answer
+for a single member, and the strides of the inputs, which determine all others, become part of the guards.
 """
 
 import sys

@@ -1,12 +1,12 @@
-"""Reads of a tensor's values that need not end a capture, because a graph can say the same.
+"""Reads of tensor values that can be captured.
 
-`torch.export` gives up where Python asks a tensor for a value. Some such questions have an answer:
+`torch.export` fails where Python reads a value. These reads can be expressed in a graph:
 
-- a comparison that is decided whatever is drawn (`torch.rand([]) < 0.0`, as in a layer drop that is off);
-- a check (`if (x < 0).any(): raise ...`) whose error nobody handles: an assertion in the graph (on a CPU;
-  on a GPU one that fails would end the process's use of it, where the member's own error can be caught);
-- an index that is a 0-d tensor (`x[i]`): advanced indexing, as long as nobody writes what it gives;
-- functions of PyTorch whose C++ code checks values (`torch.cov`), written here without the question.
+- a comparison with the same result for every draw (`torch.rand([]) < 0.0`, as in a disabled layer drop);
+- a check (`if (x < 0).any(): raise ...`) whose error is not handled: an assertion in the graph (on a CPU
+  only; a failed assertion makes a GPU unusable, while the member's own error can be caught);
+- a 0-d tensor as an index (`x[i]`): advanced indexing, if the result is not written;
+- PyTorch functions whose C++ code checks values (`torch.cov`): replaced, see `substitutes`.
 """
 
 import ast
@@ -74,7 +74,7 @@ class ValueReads(TorchFunctionMode):
         return result
 
     def _decide(self, compare: Callable[[Any, Any], bool], bound: float, result: Tensor) -> None:
-        """A draw is in [0, 1): nothing between the two ends can lie on the other side of such a bound."""
+        """Record the result of comparing a draw from [0, 1) with a bound, if it is always the same."""
         if bound <= 0.0 or bound >= 1.0:
             low, inside = compare(0.0, bound), compare(0.5, bound)
             if low == inside:
@@ -140,9 +140,9 @@ def _place(frame: FrameType | None) -> str:
 
 @functools.lru_cache(maxsize=256)
 def _raises_if(code: CodeType, instruction: int) -> bool | None:
-    """For which answer of the condition at this instruction does the code raise? None if for neither.
+    """The value of the condition at this instruction for which the code raises; None if there is none.
 
-    Only where the text says so: `if c: raise ...`, `if not c: raise ...`, `if a or c: raise ...`,
+    Recognises `if c: raise ...`, `if not c: raise ...`, `if a or c: raise ...`,
     `if a and c: raise ...` (the last operand) and `assert c`.
     """
     source = source_of(code)

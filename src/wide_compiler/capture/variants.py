@@ -89,7 +89,7 @@ class _Comparison:
         return self._alike_inside(a, b)
 
     def _alike_classes(self, a: type, b: type) -> bool:
-        """Two classes of one name, as a factory or a notebook cell run twice makes them: the same code?"""
+        """Whether two classes of one name (from a factory, or a repeated notebook cell) have equal code."""
         if (
             a.__qualname__ != b.__qualname__
             or a.__module__ != b.__module__

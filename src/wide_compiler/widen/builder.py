@@ -76,10 +76,10 @@ class Builder:
         self.meta: dict[str, Any] = {}
 
     def choose(self, primitive: Any, auto: str, choices: Sequence[str] | None = None) -> str:
-        """The strategy a rule should take: the user's, where this primitive has it, else `auto`.
+        """The strategy for a rule: the user's, if this primitive has it, else `auto`.
 
-        In the second case it is a `Choice`, which tuning may replace by another of `choices` (by default: all
-        that the primitive has) once the lane graph can be timed.
+        In the second case it is a `Choice`, which tuning may replace by another of `choices` (default: all of
+        the primitive) when the lane graph is timed.
         """
         name = primitive.__name__
         forced = self.strategies.get(name, self.strategies.get("*"))
@@ -110,7 +110,7 @@ class Builder:
         return Val(node, value, wide)
 
     def wide(self, x: Any) -> Any:
-        """`x` with a lane axis: shared tensors are expanded (no copy), None and wide values pass."""
+        """`x` with a lane axis: shared tensors are expanded without a copy, other values are unchanged."""
         if not isinstance(x, Val) or x.wide:
             return x
         return self.call(expand_lanes, x, self.n)

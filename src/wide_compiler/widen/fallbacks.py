@@ -1,6 +1,6 @@
-"""What runs when an op has no rule, or its rule fails: vmap of that op, then a loop over lanes for it.
+"""Fallbacks for an op without a working rule: vmap of the op, then a loop over lanes.
 
-`wide` lists, for each leaf of (args, kwargs) in order, whether it carries lanes: a tensor on axis 0, or a
+`wide` tells for each leaf of (args, kwargs), in order, whether it carries lanes: a tensor on axis 0, or a
 tuple of per-lane Python numbers.
 """
 

@@ -65,9 +65,9 @@ def with_autocast_regions(module: fx.GraphModule) -> fx.GraphModule:
 
 
 def with_checkpoints(module: fx.GraphModule, paths: Collection[str], draws: bool) -> fx.GraphModule:
-    """The same graph, what the members' submodules at `paths` compute in modules that compute it again.
+    """The graph with what the submodules at `paths` compute in checkpointed submodules.
 
-    What writes into a tensor, or calls the members' own Python, is not run twice.
+    Regions that write tensors, or call the members' Python, are left out, because they would run twice.
     """
     module = with_autocast_regions(module)
     nodes = list(module.graph.nodes)
