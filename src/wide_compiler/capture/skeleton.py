@@ -1,4 +1,4 @@
-"""A member without its weights: the Python of a model, from which a lane can be put together again."""
+"""Skeletons: members without weights, from which the model of a lane can be rebuilt."""
 
 import copy
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -13,21 +13,21 @@ from .strides import laid_out
 
 
 def make_skeleton(model: nn.Module, shared: Collection[Any] = ()) -> nn.Module:
-    """A deep copy of `model` whose tensors are stubs on the meta device: structure and code, no memory.
+    """A deep copy of `model` whose tensors are on the meta device: structure and code, no memory.
 
-    Objects in `shared` are not copied, here and in all of these functions.
+    Objects in `shared` are not copied, here and in the functions below.
     """
     return _copy_with(model, lambda path, tensor: _like(tensor, _stub(tensor)), keeping(shared))
 
 
 def clone_member(model: nn.Module, shared: Collection[Any] = ()) -> nn.Module:
-    """A copy with tensors of its own; also where deepcopy refuses, for weights computed by hooks."""
+    """A deep copy with its own tensors; works also where deepcopy fails, for weights computed by hooks."""
     return _copy_with(model, _own_memory, keeping(shared))
 
 
 def clone_members(models: Iterable[nn.Module]) -> list[nn.Module]:
-    """Such copies of several models; what they share, their copies share too. A model that stands several
-    times has several copies."""
+    """Copies of several models; what the models share, their copies share. A model that occurs twice gets two
+    copies."""
     memo: dict[int, Any] = {}
     copies: list[nn.Module] = []
     seen: set[int] = set()
@@ -40,9 +40,9 @@ def clone_members(models: Iterable[nn.Module]) -> list[nn.Module]:
 def copy_member(
     model: nn.Module, shared: Collection[Any] = (), tensor_of: Callable[[str], Tensor] | None = None
 ) -> tuple[nn.Module, dict[int, Any]]:
-    """The same, and for the id of every copied object (and of its `__dict__`) what it is a copy of.
+    """`clone_member`, and a dict from the id of every copied object (and its `__dict__`) to its original.
 
-    With `tensor_of` the model is a skeleton, and these are its tensors.
+    With `tensor_of` the model is a skeleton, and its tensors are copies of `tensor_of(path)`.
     """
     memo: dict[int, Any] = keeping(shared)
     copied = _copy_with(model, _own_memory if tensor_of is None else _filled(tensor_of), memo)
@@ -61,8 +61,8 @@ def copy_member(
 
 
 class _Originals(dict[int, Any]):
-    """The id of a copy -> its original. All copies are kept alive: the id of a dead one may be given to a new
-    object, which would then be taken for the member's own."""
+    """id of a copy -> its original. Keeps all copies alive, because the id of a dead object could be reused
+    by a new one."""
 
     copies: list[Any]
 
@@ -70,7 +70,7 @@ class _Originals(dict[int, Any]):
 def materialize(
     skeleton: nn.Module, tensor_of: Callable[[str], Tensor], shared: Collection[Any] = ()
 ) -> nn.Module:
-    """The opposite: a real model whose tensor at each canonical path has the numbers of `tensor_of(path)`."""
+    """Rebuild a model from a skeleton, with the values of `tensor_of(path)` for each canonical path."""
     return _copy_with(skeleton, _filled(tensor_of), keeping(shared))
 
 
@@ -94,15 +94,15 @@ def _stub(tensor: Tensor) -> Tensor:
 
 
 def keeping(shared: Collection[Any]) -> dict[int, Any]:
-    """A memo with which `copy.deepcopy` does not copy these objects."""
+    """A memo that keeps `copy.deepcopy` from copying these objects."""
     return {id(value): value for value in shared}
 
 
 def _copy_with(
     model: nn.Module, replace: Callable[[str, Tensor], Tensor], memo: dict[int, Any] | None = None
 ) -> nn.Module:
-    # deepcopy asks its memo before it copies: a filled memo swaps every tensor, ties and hidden
-    # references (such as the flat weight list of an RNN) included.
+    # deepcopy looks into its memo first: a filled memo replaces every tensor, including ties and hidden
+    # references (such as the flat weight list of an RNN).
     names = canonical_names(model)
     memo = {} if memo is None else memo
     for slot in slots(model):
@@ -117,7 +117,7 @@ def _copy_with(
 
 
 def _computed_tensors(model: nn.Module) -> Iterator[Tensor]:
-    """Tensors with a gradient history in what modules keep, such as caches: deepcopy refuses them."""
+    """Tensors with an autograd history in modules' attributes, such as caches, which deepcopy rejects."""
     waiting: list[tuple[Any, int]] = [
         (value, 0)
         for module in model.modules()
@@ -134,7 +134,7 @@ def _computed_tensors(model: nn.Module) -> Iterator[Tensor]:
 
 
 def keeps_history(model: nn.Module) -> str:
-    """The path of a module that keeps a tensor with a gradient history in its attributes, '' if none does."""
+    """The path of a module with an attribute that is a tensor with autograd history; '' if there is none."""
     for path, module in model.named_modules():
         if any(True for _ in _computed_tensors(module)):
             return path or type(model).__name__

@@ -1,4 +1,4 @@
-"""What a member holds: parameters, buffers and plain tensor attributes, each under one canonical name."""
+"""The tensors of a member: parameters, buffers and plain attributes, each with a canonical name."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Slot:
-    """One tensor of a member. `owner` is the path of its module, `name` the attribute there."""
+    """One tensor of a member: attribute `name` of the module at path `owner`."""
 
     owner: str
     name: str
@@ -24,12 +24,12 @@ class Slot:
 
 
 def home_of(owner: nn.Module, kind: str) -> dict[str, Any]:
-    """The dictionary of `owner` in which tensors of this kind lie."""
+    """The dict of `owner` that holds tensors of this kind."""
     return {"parameter": owner._parameters, "buffer": owner._buffers, "constant": vars(owner)}[kind]  # type: ignore[return-value]
 
 
 def slots(model: nn.Module) -> Iterator[Slot]:
-    """Every tensor reachable as an attribute of `model` or a submodule, ties listed under each name."""
+    """Every tensor that is an attribute of `model` or a submodule; tied tensors once per name."""
     for owner, module in model.named_modules(remove_duplicate=False):
         for name, tensor in module._parameters.items():
             if tensor is not None:
@@ -44,13 +44,13 @@ def slots(model: nn.Module) -> Iterator[Slot]:
 
 
 def canonical_names(model: nn.Module) -> dict[str, str]:
-    """Path -> the first path under which the same tensor stands (ties share one canonical name)."""
+    """Path -> first path of the same tensor; tied tensors share one canonical name."""
     first: dict[int, str] = {}
     return {slot.path: first.setdefault(id(slot.tensor), slot.path) for slot in slots(model)}
 
 
 def has_gradient_hooks(tensor: Tensor) -> bool:
-    """Python that autograd calls for this very tensor: a stack or a recording of it would not."""
+    """Whether autograd calls Python for this tensor; stacking or recording it would lose the hooks."""
     return bool(tensor._backward_hooks or getattr(tensor, "_post_accumulate_grad_hooks", None))
 
 

@@ -1,8 +1,7 @@
-"""How a tensor lies in memory: what a forward asks about it, and copies that keep its strides.
+"""Strides of tensors: what a forward reads about them, and copies that keep them.
 
-A graph does not depend on strides, but Python may: `if x.is_contiguous(): ...`. It is answered as for a
-member alone, and the strides of the inputs, from which all others follow, become part of what a capture
-rests on.
+A graph does not depend on strides, but Python may: `if x.is_contiguous(): ...`. Such reads get the answer
+for a single member, and the strides of the inputs, which determine all others, become part of the guards.
 """
 
 import sys
@@ -19,7 +18,7 @@ from .failure import CaptureFailed
 
 
 def overlaps_itself(x: Tensor) -> bool:
-    """May two elements be one place in memory, as after `expand`?
+    """Whether two elements may share a memory location, as after `expand`.
 
     >>> overlaps_itself(torch.zeros(3, 1).expand(3, 4)), overlaps_itself(torch.zeros(3, 4).t())
     (True, False)
@@ -34,7 +33,7 @@ def overlaps_itself(x: Tensor) -> bool:
 
 
 def laid_out(source: Tensor, like: Tensor) -> Tensor:
-    """A copy of `source` in memory of its own, with the strides of `like` (of the same shape)."""
+    """A copy of `source` with its own memory and the strides of `like` (of the same shape)."""
     if source.layout != torch.strided or like.layout != torch.strided or source.numel() == 0:
         return source.clone()
     if not overlaps_itself(like):
@@ -48,7 +47,7 @@ def laid_out(source: Tensor, like: Tensor) -> Tensor:
 
 
 def is_ragged_or_sparse(x: Tensor) -> bool:
-    """Has the tensor no strides, so that it cannot be stacked?"""
+    """Whether the tensor has no strides, so that it cannot be stacked."""
     return x.layout != torch.strided or x.is_nested
 
 
@@ -59,21 +58,21 @@ def kind_of(x: Tensor) -> str:
 
 _STRIDES = {Tensor.is_contiguous, Tensor.stride, Tensor.dim_order}
 _ADDRESSES = {Tensor.storage_offset, Tensor.data_ptr, Tensor.untyped_storage, Tensor._is_view}
-# What autograd knows of a tensor. Of a value inside the forward it depends on the gradient mode.
+# Autograd attributes; for values inside the forward they depend on the grad mode.
 _LEARNS = Tensor.requires_grad.__get__  # type: ignore[attr-defined]
 _HISTORY = {Tensor.is_leaf.__get__, Tensor.grad_fn.__get__, Tensor._version.__get__}  # type: ignore[attr-defined, union-attr]
-_PASSED_OVER = ("torch.overrides", "torch._tensor")  # between a method and the mode that sees its call
+_PASSED_OVER = ("torch.overrides", "torch._tensor")  # frames between a method and the mode
 
 
 class LayoutReads(TorchFunctionMode):
-    """While active, notes what the model's own code (not PyTorch's) asks about the layout of tensors."""
+    """Records what the model's own code (not PyTorch's) reads about the layout of tensors."""
 
     def __init__(self, inputs: Sequence[Any]):
         super().__init__()
         self.inputs = inputs
-        self.of_inputs = False  # were strides asked for? Those of inputs decide them
-        self.refused = ""  # what was asked for and cannot be answered for lanes
-        self.of_gradients = False  # whether a value inside requires gradients was asked for
+        self.of_inputs = False  # whether strides were read, which those of the inputs determine
+        self.refused = ""  # a read that lanes cannot answer
+        self.of_gradients = False  # whether `requires_grad` of an intermediate value was read
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _STRIDES or func in _ADDRESSES or func == _LEARNS or func in _HISTORY:
@@ -92,7 +91,7 @@ class LayoutReads(TorchFunctionMode):
         is_input = any(tensor is x for x in self.inputs)
         if func in _STRIDES:
             self.of_inputs = True
-        elif func == _LEARNS:  # of inputs it is part of every program's key
+        elif func == _LEARNS:  # for inputs it is part of every program's key
             self.of_gradients |= not is_input
         elif func in _HISTORY and not is_input:
             self.of_gradients = True
@@ -107,7 +106,7 @@ class LayoutReads(TorchFunctionMode):
 
 
 def strided_copy(tensor: Tensor) -> Tensor:
-    """A copy with the same strides: a forward may ask for them."""
+    """A copy with the same strides, because a forward may read them."""
     if tensor.is_contiguous():
         return tensor.clone(memory_format=torch.contiguous_format)
     repeated = [i for i, stride in enumerate(tensor.stride()) if stride == 0 and tensor.shape[i] > 1]

@@ -1,4 +1,4 @@
-"""Functions and layers of PyTorch that ask for values, written so that a graph can hold them."""
+"""Replacements for PyTorch functions and layers that read values, in a form that can be captured."""
 
 import itertools
 import types
@@ -13,7 +13,7 @@ from torch import Tensor
 def cov(
     x: Tensor, *, correction: int = 1, fweights: Tensor | None = None, aweights: Tensor | None = None
 ) -> Tensor:
-    """`torch.cov`, its checks of the weights as assertions in the graph."""
+    """`torch.cov`, with the checks of the weights as assertions in the graph."""
     rows = x.reshape(1, -1) if x.dim() < 2 else x
     given = [w for w in (fweights, aweights) if w is not None]
     for w in given:
@@ -33,7 +33,7 @@ def cov(
 
 
 def corrcoef(x: Tensor) -> Tensor:
-    """`torch.corrcoef` by the above."""
+    """`torch.corrcoef`, based on `cov`."""
     c = cov(x)
     if c.dim() == 0:
         return c / c
@@ -44,7 +44,7 @@ def corrcoef(x: Tensor) -> Tensor:
 
 def equal(a: Tensor, b: Tensor) -> Any:
     """`torch.equal` of two tensors."""
-    if a is b or a.dtype != b.dtype:  # the first is equal even with nan in it, the second an error
+    if a is b or a.dtype != b.dtype:  # `a is b` is true even with NaN, other dtypes are an error
         return torch.equal(a, b)
     return a.shape == b.shape and (a == b).all().item()
 
@@ -55,7 +55,7 @@ def allclose(a: Tensor, b: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal
 
 
 def combinations(x: Tensor, r: int = 2, with_replacement: bool = False) -> Tensor:
-    """`torch.combinations`, which selects by a mask, as an index."""
+    """`torch.combinations` by index instead of by mask."""
     choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
     places = torch.tensor(list(choose(range(len(x)), r)), dtype=torch.int64, device=x.device)
     return x[places.reshape(-1, r)]
@@ -75,7 +75,7 @@ SUBSTITUTES: dict[Any, Callable[..., Any]] = {
 
 
 def _without_dispatch(function: Any) -> Callable[..., Any]:
-    """A copy of a Python function of `torch.nn.functional` that a mode can look into."""
+    """A copy of a Python function of `torch.nn.functional` whose inner calls a mode can intercept."""
     asks = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
     world = {**function.__globals__, **dict.fromkeys(asks, lambda *_: False)}
     copy = types.FunctionType(function.__code__, world, function.__name__, function.__defaults__)
@@ -89,7 +89,7 @@ LOOKED_INTO = {F.gaussian_nll_loss: _without_dispatch(F.gaussian_nll_loss)}
 def average_of_all_batches(module: Any) -> Callable[[Tensor], Tensor] | None:
     """The forward of a batch norm without momentum, which reads its counter as a Python number; else None.
 
-    Its running statistics are the mean over all batches so far: batch k counts by 1 / k.
+    Its running statistics are the mean over all batches: batch k has the weight 1 / k.
     """
     norm = torch.nn.modules.batchnorm._BatchNorm
     if (
@@ -103,7 +103,7 @@ def average_of_all_batches(module: Any) -> Callable[[Tensor], Tensor] | None:
 
     def forward(x: Tensor) -> Tensor:
         module._check_input_dim(x)
-        # Read anew: a trace puts tensors of its own in their places.
+        # Read at each call, because a trace replaces them by its own tensors.
         count, mean, var = (
             getattr(module, n) for n in ("num_batches_tracked", "running_mean", "running_var")
         )

@@ -1,12 +1,12 @@
-"""Reads of a tensor's values that need not end a capture, because a graph can say the same.
+"""Reads of tensor values that can be captured.
 
-`torch.export` gives up where Python asks a tensor for a value. Some such questions have an answer:
+`torch.export` fails where Python reads a value. These reads can be expressed in a graph:
 
-- a comparison that is decided whatever is drawn (`torch.rand([]) < 0.0`, as in a layer drop that is off);
-- a check (`if (x < 0).any(): raise ...`) whose error nobody handles: an assertion in the graph (on a CPU;
-  on a GPU one that fails would end the process's use of it, where the member's own error can be caught);
-- an index that is a 0-d tensor (`x[i]`): advanced indexing, as long as nobody writes what it gives;
-- functions of PyTorch whose C++ code checks values (`torch.cov`), written here without the question.
+- a comparison with the same result for every draw (`torch.rand([]) < 0.0`, as in a disabled layer drop);
+- a check (`if (x < 0).any(): raise ...`) whose error is not handled: an assertion in the graph (on a CPU
+  only; a failed assertion makes a GPU unusable, while the member's own error can be caught);
+- a 0-d tensor as an index (`x[i]`): advanced indexing, if the result is not written;
+- PyTorch functions whose C++ code checks values (`torch.cov`): replaced, see `substitutes`.
 """
 
 import ast
@@ -41,16 +41,15 @@ _INDICES = {torch.int8, torch.int16, torch.int32, torch.int64}
 
 
 class ValueReads(TorchFunctionMode):
-    """While active, answers the questions above. `check` raises if an answer turned out not to hold."""
+    """Answers the reads above while active. `check` raises if an answer was not valid."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.draws: dict[int, Tensor] = {}  # by id, kept alive: numbers in [0, 1)
-        self.decided: dict[int, tuple[Tensor, bool]] = {}  # the same: tensors of one known answer
-        self.asked = False  # was a tensor that Python holds asked for its numbers?
-        self.chosen: list[
-            tuple[Tensor, int]
-        ] = []  # what was indexed, and what came of it, with their versions
+        self.draws: dict[int, Tensor] = {}  # results of rand in [0, 1) by id, kept alive
+        self.decided: dict[int, tuple[Tensor, bool]] = {}  # by id: tensors with a known truth value
+        self.asked = False  # whether values of a tensor held by Python were read
+        # Indexed tensors and the results, with their versions.
+        self.chosen: list[tuple[Tensor, int]] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -75,7 +74,7 @@ class ValueReads(TorchFunctionMode):
         return result
 
     def _decide(self, compare: Callable[[Any, Any], bool], bound: float, result: Tensor) -> None:
-        """A draw is in [0, 1): nothing between the two ends can lie on the other side of such a bound."""
+        """Record the result of comparing a draw from [0, 1) with a bound, if it is always the same."""
         if bound <= 0.0 or bound >= 1.0:
             low, inside = compare(0.0, bound), compare(0.5, bound)
             if low == inside:
@@ -96,7 +95,7 @@ class ValueReads(TorchFunctionMode):
         return not raises_if
 
     def _chosen(self, x: Tensor, index: Any) -> Any:
-        """`x[index]` with 0-d tensors in the index, each of which takes one dim away."""
+        """`x[index]` with 0-d tensors in the index, each of which removes one dim."""
         parts, rest, dim = list(_index_parts(index)), [], 0
         consumed = sum(_dims(part) for part in parts)
         result = x
@@ -128,7 +127,7 @@ def _is_number_index(part: Any) -> bool:
 
 
 def _dims(part: Any) -> int:
-    """How many dims of a tensor one part of an index stands for."""
+    """Number of dims of a tensor that one part of an index consumes."""
     if part is None or part is Ellipsis or isinstance(part, bool):
         return 0
     mask = isinstance(part, Tensor) and part.dtype in (torch.bool, torch.uint8)
@@ -141,16 +140,16 @@ def _place(frame: FrameType | None) -> str:
 
 @functools.lru_cache(maxsize=256)
 def _raises_if(code: CodeType, instruction: int) -> bool | None:
-    """For which answer of the condition at this instruction does the code raise? None if for neither.
+    """The value of the condition at this instruction for which the code raises; None if there is none.
 
-    Only where the text says so: `if c: raise ...`, `if not c: raise ...`, `if a or c: raise ...`,
+    Recognises `if c: raise ...`, `if not c: raise ...`, `if a or c: raise ...`,
     `if a and c: raise ...` (the last operand) and `assert c`.
     """
     source = source_of(code)
     if source is None:
         return None
     tree, first, indent = source
-    # The operand just computed: Python 3.11 gives the jump itself the place of the whole statement.
+    # The operand just computed: in Python 3.11 the jump has the position of the whole statement.
     units = list(code.co_positions())[: instruction // 2 + 1]
     asked = [
         (line - first, end_line - first, column - indent, end_column - indent)
@@ -176,7 +175,7 @@ def _only_raises(body: list[ast.stmt]) -> bool:
 
 
 def _operands(test: ast.expr, raises: bool) -> list[tuple[ast.expr, bool]]:
-    """The operands that alone can make a condition come out as `raises`, and by which answer."""
+    """(operand, its value) pairs that decide a condition to be `raises` on their own."""
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         return _operands(test.operand, not raises)
     if isinstance(test, ast.BoolOp):

@@ -1,7 +1,7 @@
-"""Do two members differ in plain Python (a dropout rate, a sign, a closure)? If not, they share a capture.
+"""Compare members in plain Python (a dropout rate, a sign, a closure); equal members share a capture.
 
-Everything a forward can read is compared: module attributes, hooks, closures, config objects. What cannot be
-compared counts as different; that costs one more capture and is never wrong.
+Everything a forward can read is compared: module attributes, hooks, closures, config objects. Objects that
+cannot be compared count as different, which costs one more capture and is always correct.
 """
 
 import functools
@@ -22,7 +22,7 @@ _ATOMS = (int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.
 
 
 def group_by_variant(models: Sequence[nn.Module]) -> list[int]:
-    """For each lane the index of its variant: lanes of one variant run the same Python.
+    """The index of each lane's variant; lanes of one variant run the same Python.
 
     >>> group_by_variant([nn.Dropout(0.1), nn.Dropout(0.2), nn.Dropout(0.1)])
     [0, 1, 0]
@@ -42,17 +42,19 @@ def group_by_variant(models: Sequence[nn.Module]) -> list[int]:
 
 
 def tensors_apart(a: nn.Module, b: nn.Module) -> dict[int, Tensor] | None:
-    """For models that differ only in numbers of tensors they hold in lists, dicts or objects: the id of each
-    of a's -> b's. None if they differ in anything else."""
+    """For models that differ only in values of tensors in lists, dicts or objects: id of a's tensor -> b's.
+
+    None if they differ in anything else.
+    """
     comparison = _Comparison({**_state(a), **_state(b)})
     comparison.apart = {}
     return comparison.apart if comparison.alike(a, b) else None
 
 
 def _state(model: nn.Module) -> dict[int, str]:
-    """The id of every tensor that is state (by its first path), and of every submodule.
+    """Path by id of every state tensor (its first path) and of every submodule.
 
-    State is stacked per lane, so its values may differ freely. A submodule named a second time (in a plain
+    State is stacked per lane, so its values may differ. A submodule that is referenced again (in a plain
     list, say) must be the same one in both models.
     """
     state: dict[int, str] = {}
@@ -66,13 +68,13 @@ def _state(model: nn.Module) -> dict[int, str]:
 class _Comparison:
     def __init__(self, state: dict[int, str]):
         self.state = state
-        self.apart: dict[int, Tensor] | None = None  # if not None, tensors may differ, and are noted here
-        # Pairs being compared, kept alive: the id of a dead object may be given to a new one.
+        self.apart: dict[int, Tensor] | None = None  # if not None, tensors may differ and are recorded here
+        # Pairs being compared, kept alive, because the id of a dead object could be reused.
         self.seen: dict[tuple[int, int], tuple[Any, Any]] = {}
 
     def alike(self, a: Any, b: Any) -> bool:
         if a is b or (type(a) is type(b) and type(a) in _CONTAINERS and not a and not b):
-            return True  # most of what a module holds is empty
+            return True  # fast path: most containers of a module are empty
         if (id(a), id(b)) in self.seen:
             return True
         if self.state.get(id(a)) != self.state.get(id(b)):
@@ -87,7 +89,7 @@ class _Comparison:
         return self._alike_inside(a, b)
 
     def _alike_classes(self, a: type, b: type) -> bool:
-        """Two classes of one name, as a factory or a notebook cell run twice makes them: the same code?"""
+        """Whether two classes of one name (from a factory, or a repeated notebook cell) have equal code."""
         if (
             a.__qualname__ != b.__qualname__
             or a.__module__ != b.__module__
@@ -138,12 +140,12 @@ class _Comparison:
             return self.alike(vars(a), vars(b))
         try:
             return bool(a == b)
-        except Exception:  # an object may raise anything when compared; not knowing is the safe answer
+        except Exception:  # comparing may raise anything; counts as different
             return False
 
 
 def _members(cls: type) -> dict[str, Any]:
-    """What a class defines itself, descriptors opened up to the functions in them."""
+    """What a class itself defines, with descriptors replaced by their functions."""
     members: dict[str, Any] = {}
     for name, value in vars(cls).items():
         if name in ("__dict__", "__weakref__", "__doc__", "__module__", "__qualname__", "__firstlineno__"):
@@ -155,7 +157,7 @@ def _members(cls: type) -> dict[str, Any]:
 
 
 def _attributes(module: nn.Module) -> dict[str, Any]:
-    # Hook dictionaries are keyed by a running number that never affects a result.
+    # Hook dicts are keyed by a counter that does not affect results.
     return {
         k: list(v.values()) if "_hooks" in k and isinstance(v, dict) else v for k, v in vars(module).items()
     }
@@ -168,5 +170,5 @@ def _cells(fn: types.FunctionType) -> list[Any]:
 def _content(cell: types.CellType) -> Any:
     try:
         return cell.cell_contents
-    except ValueError:  # a name the function closes over and that was never set
+    except ValueError:  # a closure variable that was never set
         return None

@@ -1,4 +1,4 @@
-"""The captures of several variants zipped into one graph: what differs becomes per lane."""
+"""Merge the captures of several variants into one graph; differences become per-lane values."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,8 +14,8 @@ from .number_outputs import is_output
 
 
 def zip_variants(variants: Sequence[Captured], variant_of_lane: Sequence[int]) -> Captured:
-    """One `Captured` for all lanes. Differing Python numbers become `scalars`, differing tensors made while
-    tracing become `lane_constants`; any other difference is an `AlignmentError`."""
+    """One `Captured` for all lanes. Different Python numbers become `scalars`, different constant tensors
+    become `lane_constants`; any other difference raises `AlignmentError`."""
     merged = variants[0]
     if len(variants) == 1:
         return merged
@@ -129,7 +129,7 @@ def _zip_constants(
 
 
 def _zip_outputs(merged: Captured, variants: Sequence[Captured], variant_of_lane: Sequence[int]) -> None:
-    """Leaves of the output that are no tensors and differ become one value per lane."""
+    """Turn non-tensor leaves of the output that differ into one value per lane."""
     for variant, captured in enumerate(variants):
         if captured.out_spec != merged.out_spec:
             lane = variant_of_lane.index(variant)
@@ -141,7 +141,7 @@ def _zip_outputs(merged: Captured, variants: Sequence[Captured], variant_of_lane
 
 
 def _check_calls(variants: Sequence[Captured]) -> None:
-    """A call kept whole is one node with one set of plain arguments."""
+    """Check that opaque calls have the same constant arguments in all variants."""
     for calls in zip(*(captured.calls for captured in variants), strict=True):
         if any(
             (c.path, c.name, repr(c.statics)) != (calls[0].path, calls[0].name, repr(calls[0].statics))
@@ -157,7 +157,7 @@ def _differ_in_length(column: Sequence[fx.Node]) -> bool:
 
 
 def _spelled_out(node: fx.Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """All arguments, defaults included: an argument that equals its default is left out of a capture."""
+    """All arguments with defaults, because a capture omits arguments that equal their default."""
     schema = getattr(node.target, "_schema", None)
     if schema is None:
         return node.args, dict(node.kwargs)
@@ -176,7 +176,7 @@ def _where(node: fx.Node) -> str:
 
 
 def module_path(node: fx.Node) -> str:
-    """The path of the module whose forward made this node."""
+    """Path of the module whose forward created the node."""
     stack = node.meta.get("nn_module_stack") or {}
     paths = [path for path, _ in stack.values() if isinstance(path, str)]
     inner = [p for p in paths if p == "member" or ".member" in p or p.startswith("member")]

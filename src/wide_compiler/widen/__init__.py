@@ -1,4 +1,4 @@
-"""Captured graph -> lane graph, a pure function of (states, inputs)."""
+"""Turn a captured graph into a lane graph, a pure function of (states, inputs)."""
 
 from .attempt import ReadsLayout, WidenFailed
 from .builder import Builder, LaneScalar, Val

@@ -1,4 +1,4 @@
-"""One node, three ways: its own rule, vmap of the op, a loop over lanes. The first that is right is taken."""
+"""Widen one node: by its rule, else by vmap of the op, else by a loop over lanes."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -28,15 +28,15 @@ from .rules import SEEDED, find_rule
 
 
 class WidenFailed(Exception):
-    """No lane graph can be made; the message says why in one line."""
+    """No lane graph can be built; the message says why in one line."""
 
 
 class ReadsLayout(WidenFailed):
-    """An op addresses memory by strides and offsets, which only a member in memory of its own has."""
+    """An op reads strides or offsets of memory, which differ for lanes."""
 
 
 class Attempt:
-    """Widening one node. `row` is told which way was taken, and why not a better one."""
+    """Widening of one node. Sets in `row` how the node runs, and why not in a better way."""
 
     def __init__(
         self, builder: Builder, node: fx.Node, args: Any, kwargs: Any, written: list[Tensor], row: NodeRow
@@ -54,7 +54,7 @@ class Attempt:
         if depends_on_values(self.op, args):
             raise WidenFailed(f"{self.op} gives a shape or number that depends on values, and so on the lane")
         self.draws = draws(node)
-        self.comparable = not (self.draws or is_unset(self.op))  # else only in shape and dtype
+        self.comparable = not (self.draws or is_unset(self.op))  # otherwise only shape and dtype are compared
         try:
             self.expected = expected_per_lane(self.op, args, kwargs, self.lanes, written)
         except Exception as error:
@@ -80,7 +80,7 @@ class Attempt:
         return self._by_loop()
 
     def _ways(self) -> Iterator[tuple[str, Callable[[], tuple[Val | None, str | None]]]]:
-        """What to try, best first. An op that writes is also tried as the op that does not, then a copy."""
+        """The ways to try, best first. An in-place op is also tried as its functional form and a copy."""
         functional = functional_of(self.op) if self.written else None
         yield "rule", functools.partial(self._by_rule, self.op)
         if functional is not None:
@@ -112,14 +112,14 @@ class Attempt:
         return result, None if problem is None else f"its rule: {problem}"
 
     def _by_vmap(self, mapped: Callable[..., Any], op: Any) -> tuple[Val | None, str | None]:
-        """`mapped`: vmap of an op or of its decomposition; `op` the node's own, or that without a write."""
+        """`mapped`: vmap of an op or of its decomposition; `op`: the node's op, or its functional form."""
         args = self._unwritten() if self.written else self.args
         try:
             with vmap_must_be_whole():
                 result = self.builder.call(mapped, op, self.flags, *args, **self.kwargs)
                 problem = None
                 if self.comparable:
-                    # vmap is right about values more often than about gradients (padding_idx is one trap).
+                    # vmap is wrong about gradients more often than about values (padding_idx, for example).
                     problem = gradients_differ(mapped, op, self.flags, args, self.kwargs, self.lanes)
         except Exception as error:
             return None, f"vmap: {one_line(error)}"
@@ -129,7 +129,7 @@ class Attempt:
         return result, None if problem is None else f"vmap: {problem}"
 
     def _unwritten(self) -> tuple[Any, ...]:
-        """The arguments with a copy of what is written: autograd may have to remember it as it was."""
+        """The arguments with a clone of the written tensor, whose old value autograd may need."""
         return self.builder.call(torch.clone, self.args[0]), *self.args[1:]
 
     def _written_back(self, result: Val) -> Val:
@@ -137,7 +137,7 @@ class Attempt:
 
     def _by_loop(self) -> Val:
         args, kwargs = map_leaves(self._lane_values, self.args), map_leaves(self._lane_values, self.kwargs)
-        # Only an op that gives back what it wrote: a norm writes its statistics, not its input.
+        # Only if the op returns what it wrote; a norm writes its statistics, not its input.
         in_place = written_tensor(self.node) is not self.node
         loop = loop_in_place if in_place else loop_over_lanes
         try:

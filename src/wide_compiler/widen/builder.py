@@ -1,7 +1,7 @@
-"""The builder: evaluates each call on probe values, then emits it into the lane graph.
+"""Builder: evaluates each call on probe values, then emits it into the lane graph.
 
-The probe is a few lanes (two, where there are two) with real numbers. A rule that raises, or gives another
-result than the member's own op on each lane, is seen at its node, before anything depends on it.
+The probe is a few lanes (two, if there are two) with real values. A rule that raises, or gives another result
+than the member's op on each lane, is detected at its node, before anything depends on it.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,12 +25,12 @@ class Val:
 
     @property
     def rank(self) -> int:
-        """Dimensions without the lane axis: the rank the member sees."""
+        """Number of dims without the lane axis."""
         return self.value.dim() - int(self.wide)
 
     @property
     def shape(self) -> torch.Size:
-        """The member's shape on the probe."""
+        """The shape of one lane on the probe."""
         return self.value.shape[int(self.wide) :]
 
     @property
@@ -40,14 +40,14 @@ class Val:
 
 @dataclass(frozen=True)
 class LaneScalar:
-    """A Python number that differs by lane, known by the name of its placeholder."""
+    """A Python number that differs by lane, with the name of its placeholder."""
 
     name: str
     values: tuple[Any, ...]
 
 
 class Choice(str):
-    """A strategy that nobody has forced: the name of the one taken, and those it was taken from."""
+    """The default strategy of a call that the user has not forced, with its alternatives."""
 
     primitive: str
     choices: tuple[str, ...]
@@ -59,27 +59,27 @@ class Choice(str):
         return choice
 
 
-# Precisions in which elementwise ops compute in float32, and round their result only.
+# Dtypes whose elementwise ops compute in float32 and round only the result.
 HALF = (torch.bfloat16, torch.float16)
 
 
 class Builder:
     def __init__(self, graph: fx.Graph, lanes: int, feed: Callable[[str, str], fx.Node]):
         self.graph = graph
-        self.feed = feed  # (kind, key) -> placeholder node, made once
+        self.feed = feed  # (kind, key) -> placeholder node, created once
         self.n = Val(feed("n", "n"), lanes, wide=False)
         self.rng: Val | None = None
         self.emitted: list[fx.Node] = []
-        self.strategy = ""  # which strategy the rule took, for explain()
-        self.strategies: Mapping[str, str] = {}  # strategies the user forced, by primitive
+        self.strategy = ""  # the strategy of the rule, for explain()
+        self.strategies: Mapping[str, str] = {}  # strategies forced by the user, by primitive
         self.random_sites = 0
         self.meta: dict[str, Any] = {}
 
     def choose(self, primitive: Any, auto: str, choices: Sequence[str] | None = None) -> str:
-        """The strategy a rule should take: the user's, where this primitive has it, else `auto`.
+        """The strategy for a rule: the user's, if this primitive has it, else `auto`.
 
-        In the second case it is a `Choice`, which tuning may replace by another of `choices` (by default: all
-        that the primitive has) once the lane graph can be timed.
+        In the second case it is a `Choice`, which tuning may replace by another of `choices` (default: all of
+        the primitive) when the lane graph is timed.
         """
         name = primitive.__name__
         forced = self.strategies.get(name, self.strategies.get("*"))
@@ -90,19 +90,19 @@ class Builder:
         return Choice.of(auto, name, tuple(choices or primitive.STRATEGIES))
 
     def random_site(self) -> int:
-        """A number for each place that draws random numbers, so that seeded places draw differently."""
+        """A new index for each random op, so that seeded ops draw different numbers."""
         self.random_sites += 1
         return self.random_sites
 
     def call(self, function: Callable[..., Any], *args: Any, wide: bool = True, **kwargs: Any) -> Val:
-        """Evaluate `function` on the probe, then emit the call. `wide` tells what the result is."""
+        """Evaluate `function` on the probe, then emit the call; `wide` tells whether the result has lanes."""
         value = function(*map_leaves(_value, args), **map_leaves(_value, kwargs))
         node = self.graph.call_function(function, map_leaves(_node, args), map_leaves(_node, kwargs))
         node.meta.update(self.meta)
         if isinstance(value, Tensor):
-            node.meta["shape"] = tuple(value.shape)  # on the probe: lanes differ, shapes of a lane do not
+            node.meta["shape"] = tuple(value.shape)  # of the probe; only the number of lanes differs
         if any(isinstance(arg, Choice) for arg in args):
-            # Sites of one kind and shape are tuned as one.
+            # Sites of one kind and shape are tuned together.
             shapes = [tuple(a.shape) for a in vals_in(args) if is_tensor_val(a)]
             node.meta["site"] = f"{function.__name__} {shapes}"
             node.meta["rank"] = len(shapes[0])
@@ -110,20 +110,22 @@ class Builder:
         return Val(node, value, wide)
 
     def wide(self, x: Any) -> Any:
-        """`x` with a lane axis: shared tensors are expanded (no copy), None and wide values pass."""
+        """`x` with a lane axis: shared tensors are expanded without a copy, other values are unchanged."""
         if not isinstance(x, Val) or x.wide:
             return x
         return self.call(expand_lanes, x, self.n)
 
     def aligned(self, x: Val, rank: int) -> Val:
-        """A wide `x` whose member rank is raised to `rank` by new dims right behind the lane axis."""
+        """A wide `x` with member rank `rank`, by new dims after the lane axis."""
         for _ in range(rank - x.rank if x.wide else 0):
             x = self.call(torch.unsqueeze, x, 1)
         return x
 
     def lane_tensor(self, scalar: LaneScalar, like: Val) -> Val:
-        """A per-lane number as a `[N]` tensor that promotes like the number itself would beside `like`; but
-        float32 beside 16 bits, in which a number is not rounded before it is used."""
+        """A per-lane number as a tensor `[N]` with the dtype to which the number promotes beside `like`.
+
+        float32 beside 16-bit floats, where a Python number is not rounded before it is used.
+        """
         tensor = scalar_tensor(scalar.values)
         dtype = tensor.dtype
         if tensor.is_floating_point():
@@ -139,14 +141,14 @@ class Builder:
         return Val(self.feed("scalar_values", scalar.name), scalar.values, True)
 
     def undo(self, mark: int) -> None:
-        """Erase what was emitted since `mark`, newest first."""
+        """Erase the nodes emitted since `mark`, newest first."""
         for node in reversed(self.emitted[mark:]):
             self.graph.erase_node(node)
         del self.emitted[mark:]
 
 
 def map_leaves(leaf: Callable[[Any], Any], tree: Any) -> Any:
-    """Nested arguments with `leaf(x)` for every x in them that is no list, tuple or dict."""
+    """Nested arguments with `leaf(x)` for every x that is not a list, tuple or dict."""
     if isinstance(tree, dict):
         return {key: map_leaves(leaf, item) for key, item in tree.items()}
     if isinstance(tree, (list, tuple)):
@@ -156,7 +158,7 @@ def map_leaves(leaf: Callable[[Any], Any], tree: Any) -> Any:
 
 
 def leaves_in(tree: Any) -> Iterator[Any]:
-    """Every such x, in order."""
+    """The leaves of nested arguments, in order."""
     if not isinstance(tree, (list, tuple, dict)):
         yield tree
         return

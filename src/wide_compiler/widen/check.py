@@ -1,4 +1,4 @@
-"""Is what a rule gives what the member's own op gives on each lane? Asked at every node, on the probe."""
+"""Compare the result of a rule with the member's op on each lane, at every node, on the probe."""
 
 import operator
 from collections.abc import Callable, Sequence
@@ -15,11 +15,11 @@ from .fallbacks import lane_call, stack_results
 
 
 class WholeGraphDiffers(Exception):
-    """Node by node all is right, end to end it is not."""
+    """Every node is correct by itself, but the output of the whole graph is not."""
 
 
 def probe_values(tree: Any, copies: dict[int, Tensor]) -> Any:
-    """Nested arguments with probe values in place of `Val`s; tensors listed in `copies` by id are swapped."""
+    """Nested arguments with probe values instead of `Val`s; tensors in `copies` (by id) are replaced."""
 
     def value(x: Any) -> Any:
         if isinstance(x, Val):
@@ -30,7 +30,7 @@ def probe_values(tree: Any, copies: dict[int, Tensor]) -> Any:
 
 
 def expected_per_lane(op: Any, args: Any, kwargs: Any, n: int, written: Sequence[Tensor]) -> Any:
-    """What the member's op gives, lane by lane, stacked."""
+    """The result of the member's op lane by lane, stacked."""
     copies = {id(w): w.clone() for w in written}
     args_values, kwargs_values = probe_values(args, copies), probe_values(kwargs, copies)
     flags = wide_flags((args, kwargs))
@@ -40,9 +40,9 @@ def expected_per_lane(op: Any, args: Any, kwargs: Any, n: int, written: Sequence
 def differs(
     result: Any, expected: Any, n: int, used: set[int] | None = None, values: bool = True
 ) -> str | None:
-    """None if `result` (a `Val`) is what was expected, else in what it differs.
+    """How `result` (a `Val`) differs from `expected`; None if it does not.
 
-    `used` limits a tuple; without `values` only shapes and dtypes count.
+    `used` selects elements of a tuple; without `values` only shapes and dtypes are compared.
     """
     got = result.value
     if used is not None and isinstance(expected, (list, tuple)):
@@ -81,9 +81,9 @@ def tensors_differ(got: Any, expected: Tensor, factor: float = 1.0) -> str | Non
 def gradients_differ(
     mapped: Callable[..., Any], op: Any, flags: tuple[bool, ...], args: Any, kwargs: Any, n: int
 ) -> str | None:
-    """Does `mapped`, a vmap of `op`, have the same gradient as the loop over lanes?
+    """How the gradient of `mapped`, a vmap of `op`, differs from that of the loop over lanes; None if equal.
 
-    Where the op itself has no gradient there is none to compare.
+    None also if the op has no gradient.
     """
     values = probe_values(args, {}), probe_values(kwargs, {})
 
@@ -92,13 +92,13 @@ def gradients_differ(
 
     try:
         expected = gradients_of(looped, values)
-    except Exception:  # it has none for these arguments, and says so in a way of its own
+    except Exception:  # the op has no gradient for these arguments
         return None
     got = gradients_of(lambda a, k: mapped(op, flags, *a, **k), values)
     for mine, theirs in zip(got, expected, strict=True):
         if mine is None or theirs is None:
             present = mine if theirs is None else theirs
-            if present is not None and present.any():  # one of zeros is as good as none
+            if present is not None and present.any():  # a zero gradient equals none
                 return "has a gradient where the loop has none, or the reverse"
         elif problem := tensors_differ(mine, theirs):
             return f"gradient {problem}"
@@ -106,7 +106,7 @@ def gradients_differ(
 
 
 def gradients_of(run: Callable[[Any, Any], Any], values: Any) -> list[Tensor | None]:
-    """Of every floating tensor in `values` (args, kwargs), through all results of `run`, each weighted."""
+    """Gradients of every floating tensor in `values` (args, kwargs), of a weighted sum of all results."""
     leaves, spec = _tree.flatten(values)
     leaves = [leaf.detach().clone().requires_grad_() if _is_float(leaf) else leaf for leaf in leaves]
     roots = [leaf for leaf in leaves if _is_float(leaf)]
@@ -125,10 +125,10 @@ def gradients_of(run: Callable[[Any, Any], Any], values: Any) -> list[Tensor | N
 def check_whole_graph(
     captured: Any, probe: Any, wide_states: Any, wide_inputs: Any, outputs: list[Val]
 ) -> None:
-    """Graphs with writes are run once more lane by lane, end to end.
+    """Run a graph with writes again lane by lane, and compare the outputs.
 
-    A node-by-node check works on the lane graph's own values, so it cannot see that a write failed to reach
-    a view of the same memory; this can.
+    The check of each node uses the lane graph's own values, so it cannot detect a write that does not reach a
+    view of the same memory.
     """
     if captured.calls or any(is_random(n.target) for n in captured.graph.nodes):
         return

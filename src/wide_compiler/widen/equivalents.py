@@ -1,6 +1,6 @@
-"""The same op in other words: without its write, or as the smaller ops PyTorch itself makes of it.
+"""Equivalent forms of an op: without its write, or decomposed into smaller ops.
 
-An op without a rule is tried in these forms before its lanes are looped over.
+An op without a rule is tried in these forms before the loop over lanes.
 """
 
 import functools
@@ -15,8 +15,8 @@ from .fallbacks import vmap_over_lanes
 
 @functools.cache
 def functional_of(op: Any) -> Any | None:
-    """`aten.abs.default` for `aten.abs_.default`: the op that gives what this one writes into its first
-    argument and returns. None if there is none."""
+    """The functional form of an op that writes and returns its first argument: `aten.abs.default` for
+    `aten.abs_.default`. None if there is none."""
     returns, arguments = op._schema.returns, op._schema.arguments
     writes = [a for a in arguments if a.alias_info is not None and a.alias_info.is_write]
     if len(returns) != 1 or writes != arguments[:1] or not op_name(op).endswith("_"):
@@ -26,12 +26,12 @@ def functional_of(op: Any) -> Any | None:
 
 @functools.cache
 def view_of(op: Any) -> Any | None:
-    """`aten.permute.default` for `aten.permute_copy.default`."""
+    """The view form of an op: `aten.permute.default` for `aten.permute_copy.default`."""
     return _overload(op, op_name(op).removesuffix("_copy")) if op_name(op).endswith("_copy") else None
 
 
 def _overload(op: Any, name: str) -> Any | None:
-    """The overload of another op in the same namespace that takes the same arguments."""
+    """The overload of another op in the same namespace with the same argument types."""
     packet = getattr(getattr(torch.ops, op.namespace), name, None)
     for overload in packet.overloads() if packet is not None else ():
         candidate = getattr(packet, overload)
@@ -46,8 +46,8 @@ def _kinds(op: Any) -> list[tuple[str, bool]]:
 
 @functools.cache
 def decomposition_of(op: Any) -> Callable[..., Any] | None:
-    """A function of the op's own arguments that computes it from smaller ops, None if PyTorch has none."""
-    from torch._decomp import decomposition_table  # heavy, and rarely needed
+    """A function with the op's arguments that computes it from smaller ops; None if PyTorch has none."""
+    from torch._decomp import decomposition_table  # slow to import, and rarely needed
 
     if torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd"):
         return op.decompose
@@ -56,6 +56,6 @@ def decomposition_of(op: Any) -> Callable[..., Any] | None:
 
 def vmap_parts_over_lanes(op: Any, wide: tuple[bool, ...], *args: Any, **kwargs: Any) -> Any:
     """`vmap_over_lanes` of an op's decomposition."""
-    # A tracer of torch.compile knows the op, but not how to look into its composite kernel.
+    # torch.compile can trace the op, but not into its composite kernel.
     form = None if torch.compiler.is_dynamo_compiling() else decomposition_of(op)
     return vmap_over_lanes(form or op, wide, *args, **kwargs)

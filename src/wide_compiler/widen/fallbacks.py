@@ -1,6 +1,6 @@
-"""What runs when an op has no rule, or its rule fails: vmap of that op, then a loop over lanes for it.
+"""Fallbacks for an op without a working rule: vmap of the op, then a loop over lanes.
 
-`wide` lists, for each leaf of (args, kwargs) in order, whether it carries lanes: a tensor on axis 0, or a
+`wide` tells for each leaf of (args, kwargs), in order, whether it carries lanes: a tensor on axis 0, or a
 tuple of per-lane Python numbers.
 """
 
@@ -17,7 +17,7 @@ from ..lane_values import LaneValues
 
 
 def vmap_over_lanes(op: Callable[..., Any], wide: tuple[bool, ...], *args: Any, **kwargs: Any) -> Any:
-    """One call of `op` under `torch.vmap`, the lane axis mapped."""
+    """One call of `op` under `torch.vmap` over the lane axis."""
     leaves, spec = _tree.flatten((args, kwargs))
     lanes = [leaf for leaf, w in zip(leaves, wide, strict=True) if w]
 
@@ -32,7 +32,7 @@ def vmap_over_lanes(op: Callable[..., Any], wide: tuple[bool, ...], *args: Any, 
 
 @contextlib.contextmanager
 def vmap_must_be_whole() -> Iterator[None]:
-    """Make vmap refuse an op it would itself run as a slow loop: then ours is the honest one."""
+    """Make vmap raise for an op that it would run as a slow loop, so that ours is used and reported."""
     functorch: Any = torch._C._functorch
     enabled = functorch._is_vmap_fallback_enabled()
     functorch._set_vmap_fallback_enabled(False)
@@ -43,17 +43,17 @@ def vmap_must_be_whole() -> Iterator[None]:
 
 
 def loop_over_lanes(op: Callable[..., Any], wide: tuple[Any, ...], n: int, *args: Any, **kwargs: Any) -> Any:
-    """`op` once per lane, results stacked. Writes go through: each lane's slice is a view."""
+    """Run `op` once per lane and stack the results. Writes take effect, because each slice is a view."""
     return stack_results([lane_call(op, wide, i, args, kwargs) for i in range(n)])
 
 
 def loop_in_place(
     op: Callable[..., Any], wide: tuple[Any, ...], n: int, x: Tensor, *args: Any, **kwargs: Any
 ) -> Any:
-    """The same for an op that writes its first argument and returns it.
+    """`loop_over_lanes` for an op that writes its first argument and returns it.
 
-    Each lane writes a copy and all are written back at once: autograd would take a write into one lane's
-    view for a change of what it saved for the others.
+    Each lane writes a copy, and all are written back at once: autograd would treat a write into one lane's
+    view as a change of the tensors saved for the others.
     """
     lanes = [x[i].clone() for i in range(n)]
     written = [lane_call(op, (False, *wide[1:]), i, (lanes[i], *args), kwargs) for i in range(n)]
@@ -65,7 +65,7 @@ def lane_call(op: Callable[..., Any], wide: tuple[Any, ...], lane: int, args: An
     flags = iter(wide)
 
     def pick(tree: Any) -> Any:
-        # Walked by hand: a tuple of per-lane numbers is one marked leaf, not a container of leaves.
+        # Not by pytree: a tuple of per-lane numbers is one marked leaf.
         if isinstance(tree, (list, tuple)) and not isinstance(tree, LaneValues):
             return type(tree)(pick(item) for item in tree)
         if isinstance(tree, dict):
@@ -77,7 +77,7 @@ def lane_call(op: Callable[..., Any], wide: tuple[Any, ...], lane: int, args: An
 
 
 def stack_results(results: list[Any]) -> Any:
-    """N results of one structure -> one result with a lane axis in every tensor."""
+    """Stack N results of one structure: every tensor gets a lane axis."""
     flat = [_tree.flatten(result) for result in results]
     spec = flat[0][1]
     columns = zip(*(leaves for leaves, _ in flat), strict=True)

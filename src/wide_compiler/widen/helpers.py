@@ -1,4 +1,4 @@
-"""Small functions that lane graphs call. They read the number of lanes from what they are given."""
+"""Small functions that lane graphs call."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -11,20 +11,20 @@ from ..errors import UnsupportedError
 
 
 def expand_lanes(x: Tensor, n: int) -> Tensor:
-    """`[...]` -> `[N, ...]`, the same memory for every lane."""
+    """`[...]` -> `[N, ...]`, without a copy."""
     return x.unsqueeze(0).expand(n, *x.shape)
 
 
 def own_lanes(x: Tensor, n: int) -> Tensor:
-    """`[...]` -> `[N, ...]`, memory of its own for every lane, so that lanes may write."""
-    if x.dtype == torch.complex32:  # it has no sum on a CPU, which the gradient of `expand` needs
+    """`[...]` -> `[N, ...]`, with separate memory per lane, so that lanes may write."""
+    if x.dtype == torch.complex32:  # no sum on a CPU, which the gradient of `expand` needs
         return torch.stack([x] * n)
     return expand_lanes(x, n).contiguous() if n > 1 else x.unsqueeze(0).clone()
 
 
 @contextlib.contextmanager
 def autocast_restored() -> Iterator[None]:
-    """An error between a graph's entering and leaving autocast must not leave it on."""
+    """Restore autocast if the block raises after a graph has entered it."""
     kinds = ("cpu", "cuda")
     before = [(torch.is_autocast_enabled(k), torch.get_autocast_dtype(k)) for k in kinds]
     try:
@@ -38,7 +38,7 @@ def autocast_restored() -> Iterator[None]:
 
 
 def refuse_seeds(rng: Tensor | None, op: str) -> None:
-    """Some draws only PyTorch's own generator can make."""
+    """Raise if lanes have seeds: this op can only use PyTorch's generator."""
     if rng is not None:
         raise UnsupportedError(
             f"{op} cannot draw from a seed per lane; give the seeds back with wide.seed(None)"

@@ -1,6 +1,6 @@
-"""A custom `torch.autograd.Function` for all lanes at once: its own forward and backward, each under vmap.
+"""A custom `torch.autograd.Function` for all lanes at once: its forward and backward, each under vmap.
 
-Works for functions whose Python does not depend on the lane. What they put on `ctx` is kept with lanes.
+Works for functions whose Python does not depend on the lane. What they save on `ctx` gets a lane axis.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from ..errors import UnsupportedError
 
 
 class LaneContext:
-    """What a function's forward and backward see as `ctx`, for one lane inside vmap."""
+    """The `ctx` of a function's forward and backward, for one lane inside vmap."""
 
     def __init__(self, needs_input_grad: tuple[bool, ...]):
         self.needs_input_grad = needs_input_grad
@@ -38,7 +38,7 @@ class LaneContext:
         raise UnsupportedError("a function that writes its input runs lane by lane")
 
     def attributes(self) -> dict[str, Any]:
-        """What the function has put on its `ctx` itself."""
+        """Attributes that the function itself has set on its `ctx`."""
         own = ("needs_input_grad", "_lane_saved", "_lane_without_gradient", "_lane_materialize")
         return {name: value for name, value in vars(self).items() if name not in own}
 
@@ -114,7 +114,7 @@ class LanesFunction(torch.autograd.Function):
 
 
 def _for_argument(grad: Tensor | None, wide: bool, shape: Sequence[int] | None) -> Tensor | None:
-    """The gradient of an argument that all lanes share is the sum over lanes."""
+    """Sum the gradient of a shared argument over lanes."""
     if grad is None or shape is None:
         return None
     grad = grad if wide else grad.sum(0)

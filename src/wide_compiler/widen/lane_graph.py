@@ -16,7 +16,7 @@ class NodeRow(Row):
     """One node of the member's graph: by 'rule', 'shared' by all lanes, under 'vmap', or in a 'loop'."""
 
     strategy: str = ""
-    nodes: list[str] = field(default_factory=list)  # the lane graph's nodes that do it
+    nodes: list[str] = field(default_factory=list)  # nodes of the lane graph
 
     def more(self) -> dict[str, str]:
         return {"strategy": self.strategy}
@@ -26,20 +26,18 @@ class NodeRow(Row):
 class LaneGraph:
     """`graph(states, inputs, n)`: the members' forward for n lanes at once.
 
-    `states` maps a member's tensor path to that tensor, stacked `[n, ...]` where `wide_states` says so and
-    without lane axis elsewhere; it may come from stacked parameters, from a differentiable stack of the
-    members' own, or from anywhere. Besides its result the graph writes exactly the states in `writes`, in
-    place, as the members' forward does. Nothing else is kept between calls.
+    `states` maps a path to its tensor, `[n, ...]` for paths in `wide_states`, else without lane axis. Besides
+    returning its outputs the graph writes the states in `writes` in place. It keeps nothing between calls.
     """
 
     module: fx.GraphModule
-    feeds: list[tuple[str, str]]  # what each placeholder stands for: (kind, key)
+    feeds: list[tuple[str, str]]  # (kind, key) of each placeholder
     wide_states: frozenset[str]
     wide_inputs: tuple[bool, ...]
     writes: frozenset[str]
     lane_data: dict[str, Any]  # per-lane numbers and constants made while tracing, for all N lanes
     rows: list[NodeRow]
-    output_ranks: list[int | None]  # the members' own; None for a number
+    output_ranks: list[int | None]  # without lane axis; None for a number
     enters_autocast: bool = False
 
     def __call__(
@@ -50,7 +48,7 @@ class LaneGraph:
         lanes: slice | None = None,
         rng: Any = None,
     ) -> tuple[Any, ...]:
-        """Output tensors, each `[n, ...]`. `lanes` says which of the N lanes `states` holds (all if None)."""
+        """Output tensors, each `[n, ...]`. `lanes` are the lanes that `states` holds (None: all)."""
         return self.module(*self.arguments(states, inputs, n, lanes, rng))
 
     def arguments(
@@ -78,7 +76,7 @@ class LaneGraph:
 
     @property
     def coverage(self) -> float:
-        """The share of the member's nodes that run by an own rule or once for all lanes."""
+        """Share of the member's nodes that run by a wide rule or once for all lanes."""
         own = sum(row.how in ("rule", "shared") for row in self.rows)
         return own / len(self.rows) if self.rows else 1.0
 
@@ -88,12 +86,12 @@ class LaneGraph:
 
 
 def scalar_tensor(values: tuple[Any, ...]) -> torch.Tensor:
-    """`[N]`, exact: whole numbers as int64, others as float64."""
+    """Per-lane numbers as an exact tensor `[N]`: integers as int64, floats as float64."""
     return torch.tensor(values, dtype=torch.float64 if isinstance(values[0], float) else None)
 
 
 def scalar_data(name: str, values: tuple[Any, ...], device: torch.device) -> dict[str, Any]:
-    """The two forms in which a lane graph may ask for per-lane Python numbers."""
+    """Both forms of per-lane Python numbers that a lane graph may use."""
     return {
         f"scalar:{name}": scalar_tensor(values).to(device),
         f"scalar_values:{name}": LaneValues(values),

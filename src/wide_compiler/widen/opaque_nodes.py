@@ -1,4 +1,4 @@
-"""Calls that capture kept whole, in the lane graph: a registered wide module, or the callable per lane."""
+"""Opaque calls in the lane graph: a registered wide module, or the callable lane by lane."""
 
 from collections.abc import Callable
 from typing import Any
@@ -27,7 +27,7 @@ LAYOUTS = {"stacked": "as [N, B, ...]", "packed": "packed, as [B, N*C, ...]"}
 
 
 def widen_call(walk: Any, call: OpaqueCall, tensors: list[Val], sizes: list[Any], row: NodeRow) -> Val:
-    """Emit one call kept whole, and tell `row` how. The result is a tuple of wide tensors."""
+    """Emit one opaque call and set in `row` how it runs. Returns a tuple of wide tensors."""
     builder = walk.builder
     if is_registered(walk, call):
         module = Val(walk.feed("state", call.path), walk.states[call.path], wide=True)
@@ -85,7 +85,7 @@ def _registered(call: OpaqueCall, layout: str) -> Callable[..., Any]:
 def run_in_layout(
     call: OpaqueCall, module: nn.Module, layout: str, n: int, tensors: list[Tensor], sizes: list[int]
 ) -> tuple[Tensor, ...]:
-    """`module` on tensors `[N, B, ...]`, which it takes and gives in its own layout."""
+    """Run `module` on tensors `[N, B, ...]`, converted to and from its layout."""
     if layout == "stacked":
         return tuple(call.run(module, tensors, sizes))
     packed = call.run(module, [join_lanes(t) for t in tensors], sizes)
@@ -103,7 +103,7 @@ def _function_per_lane(call: OpaqueCall, wide: tuple[bool, ...]) -> Callable[...
 
 
 def _function_over_lanes(call: OpaqueCall, wide: tuple[bool, ...]) -> Callable[..., Any]:
-    """An autograd function under vmap; lane by lane where lanes draw from seeds, and while being traced."""
+    """An autograd function under vmap; lane by lane with seeds per lane, or under torch.compile."""
     per_lane, function = _function_per_lane(call, wide), call.function.args[0]  # type: ignore[attr-defined]
 
     def run_over_lanes(
@@ -121,7 +121,7 @@ def _function_over_lanes(call: OpaqueCall, wide: tuple[bool, ...]) -> Callable[.
 
 
 def _over_lanes_differs(call: OpaqueCall, wide: tuple[bool, ...], operands: Any) -> str | None:
-    """None if the function under vmap gives the results and gradients that it gives lane by lane."""
+    """How the function under vmap differs from the loop in results or gradients; None if it does not."""
     if not any(wide):
         return "no argument has lanes"
     n, tensors, sizes, rng = map_leaves(lambda x: x.value if isinstance(x, Val) else x, operands)
@@ -187,7 +187,7 @@ def _run_lane(
     rng: Tensor | None,
     lane: int,
 ) -> list[Tensor]:
-    """One lane, on copies: a graph does not know what a callable kept whole writes."""
+    """Run one lane on copies, because the graph does not know what the callable writes."""
     own = [(t[lane] if w else t).clone() for t, w in zip(tensors, wide, strict=True)]
     versions = [t._version for t in own]
     with lane_generator(rng, lane):
@@ -200,7 +200,7 @@ def _run_lane(
 
 
 class WritesItsParameter(UnsupportedError):
-    """Members that do so run as Python, which follows such writes; seen too late, it is an error."""
+    """A module writes its parameter in its forward, which the graph around it cannot represent."""
 
     def __init__(self, module: str, parameter: str):
         super().__init__(

@@ -1,4 +1,4 @@
-"""Running a member's own Python for one lane, on that lane's slices of the stacked state."""
+"""Run a member's Python for one lane, on that lane's slices of the stacked state."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ class LaneParameter:
         self.last: list[Tensor] = list(self.lanes)  # what each member holds in the end
 
     def settle(self) -> None:
-        """After all lanes have run: make what the members hold what the stacked parameter holds."""
+        """After all lanes have run, update the stacked parameter from what the members hold."""
         replaced = self.memory != [_memory(one) for one in self.last]
         if replaced:
             self._replace()
@@ -52,7 +52,7 @@ class LaneParameter:
 
 
 class _Lanes(torch.autograd.Function):
-    """`unbind(0)`, but each part is a tensor of its own instead of a view."""
+    """`unbind(0)`, but the parts are separate tensors instead of views."""
 
     @staticmethod
     def forward(ctx: Any, stacked: Tensor) -> tuple[Tensor, ...]:
@@ -145,7 +145,7 @@ class _DenseGradient(torch.autograd.Function):
 
 
 def give_back(returns: list[tuple[Tensor, Tensor]]) -> None:
-    """Write buffers back where they were lent from."""
+    """Copy buffers back into the tensors they were copied from."""
     if any(isinstance(value, Tensor) and value.requires_grad for _, value in returns):
         raise UnsupportedError(
             "a buffer carries gradients from one call to the next, which stacked buffers cannot; "
@@ -159,7 +159,7 @@ def give_back(returns: list[tuple[Tensor, Tensor]]) -> None:
 
 @contextlib.contextmanager
 def lane_generator(rng: Tensor | None, lane: int) -> Iterator[None]:
-    """Draw from the lane's own seed, if seeds are given, and leave the global generator as it was."""
+    """Seed the generator for the lane, if seeds are given, and restore the global state afterwards."""
     if rng is None:
         yield
         return

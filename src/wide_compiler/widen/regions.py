@@ -1,8 +1,7 @@
-"""Parts of a graph as modules of their own: what runs under another autocast, and what is computed again in
-the backward pass instead of being kept.
+"""Regions of a graph as submodules: code under autocast, and code recomputed in the backward pass.
 
-A captured graph enters and leaves autocast by two calls. Dynamo follows a `with` statement, whose end comes
-even if tracing what is inside fails, better than two calls that nothing holds together.
+A captured graph enters and leaves autocast by two calls. Dynamo handles a `with` statement better, because it
+ends even if tracing its body fails.
 """
 
 import operator
@@ -33,14 +32,14 @@ class AutocastRegion(nn.Module):
 
 
 class CheckpointRegion(nn.Module):
-    """`body`, of which only the inputs are kept for the backward pass."""
+    """Runs `body` under checkpointing: only its inputs are kept for the backward pass."""
 
     def __init__(self, body: nn.Module, draws: bool):
         super().__init__()
         self.body, self.draws = body, draws
 
     def forward(self, *args: Any) -> Any:
-        # Keeping the state of the random generator cannot be recorded in a CUDA graph.
+        # Saving the random state cannot be captured in a CUDA graph.
         return checkpoint(self.body, *args, use_reentrant=False, preserve_rng_state=self.draws)
 
 
@@ -55,7 +54,7 @@ class _Span:
 
 
 def with_autocast_regions(module: fx.GraphModule) -> fx.GraphModule:
-    """The same graph, each stretch between entering and leaving autocast in a module of its own."""
+    """The graph with each autocast region in a submodule."""
     nodes = list(module.graph.nodes)
     spans: list[_Span] = []
     for i, node in enumerate(nodes):
@@ -66,9 +65,9 @@ def with_autocast_regions(module: fx.GraphModule) -> fx.GraphModule:
 
 
 def with_checkpoints(module: fx.GraphModule, paths: Collection[str], draws: bool) -> fx.GraphModule:
-    """The same graph, what the members' submodules at `paths` compute in modules that compute it again.
+    """The graph with what the submodules at `paths` compute in checkpointed submodules.
 
-    What writes into a tensor, or calls the members' own Python, is not run twice.
+    Regions that write tensors, or call the members' Python, are left out, because they would run twice.
     """
     module = with_autocast_regions(module)
     nodes = list(module.graph.nodes)
@@ -91,7 +90,7 @@ def _autocast(settings: tuple[Any, ...]) -> Callable[[fx.GraphModule], nn.Module
 
 
 def _region(node: fx.Node, paths: Collection[str]) -> str | None:
-    """The outermost of `paths` in which this node was computed."""
+    """The outermost of `paths` that contains this node."""
     if node.op not in ("call_function", "call_module"):
         return None
     own = node.meta.get("path", module_path(node))

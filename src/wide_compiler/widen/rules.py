@@ -1,4 +1,4 @@
-"""The rule table: one entry per graph op says how the op is written for lanes."""
+"""The table of wide rules: how each graph op is written for lanes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ _GENERIC: list[_Generic] = []
 
 
 def generic_rule(applies: Callable[[Any], bool], lane_scalars: bool = False) -> Callable[..., Any]:
-    """Register a maker of rules for every op that `applies` accepts and that has no rule of its own."""
+    """Register a factory of rules for every op that `applies` accepts and that has no rule in `RULES`."""
 
     def register(make: Callable[[Any], RuleFunction]) -> Callable[[Any], RuleFunction]:
         _GENERIC.append(_Generic(applies, make, lane_scalars))

@@ -1,4 +1,4 @@
-"""The walk: every node of the captured graph, in order, turned into lane code."""
+"""Walk over the captured graph and turn every node into lane code."""
 
 import contextlib
 import operator
@@ -26,7 +26,7 @@ from .rules import find_rule
 
 
 class _WidenRoot(Exception):
-    """A wide value is written into a shared one: start again with that root wide."""
+    """A wide value is written into a shared one: restart with that root wide."""
 
     def __init__(self, root: fx.Node):
         self.root = root
@@ -34,7 +34,7 @@ class _WidenRoot(Exception):
 
 @dataclass
 class Probe:
-    """A few lanes with real numbers: what widening evaluates on.
+    """A few lanes with real values, on which widening evaluates every call.
 
     `states` as a `LaneGraph` takes them, for `n` lanes; `inputs` with a lane axis where `wide_inputs`.
     `layout(call, tensors, sizes)`: in which of `LAYOUTS` a registered class takes this call, and a remark.
@@ -53,7 +53,7 @@ def widen(
     probe: Probe,
     strategies: Mapping[str, str] | None = None,
 ) -> LaneGraph:
-    """The lane graph of `captured`, for states and inputs that are wide where the arguments say so."""
+    """Build the lane graph of `captured`, with the given states and inputs wide."""
     from .. import primitives  # noqa: F401  whose rules import this room, and must be known by now
 
     walk = _Walk(captured, wide_states, wide_inputs, probe, strategies or {})
@@ -91,7 +91,7 @@ class _Walk:
         self.rows: list[NodeRow] = []
         self.devices: set[torch.device] = set()  # of states and inputs
         self.env: dict[fx.Node, Any] = {}
-        # What the graph writes is copied first: the probe must leave the lanes as they are.
+        # Written states are cloned, so that the probe does not change the lanes.
         self.states = {
             path: value.clone() if path in self.captured.writes else value
             for path, value in self.probe.states.items()
@@ -133,7 +133,7 @@ class _Walk:
         return self._finish(ranks)
 
     def _output(self, value: Any) -> Val:
-        """A result with a lane axis, and memory of its own for each lane; a size stays a number."""
+        """A result with a lane axis and separate memory per lane; a size stays a number."""
         if is_tensor_val(value) and not value.wide:
             return self.builder.call(own_lanes, value, self.builder.n)
         return value
@@ -141,7 +141,7 @@ class _Walk:
     def _finish(self, output_ranks: list[int | None]) -> LaneGraph:
         lane_data: dict[str, Any] = {}
         gpus = [device for device in self.devices if device.type != "cpu"]
-        # On their way from the CPU at every call, numbers could be in no recording.
+        # On the GPU, because a copy from the CPU at every call could not be captured in a CUDA graph.
         home = gpus[0] if len(gpus) == 1 else torch.device("cpu")
         for name, values in self.captured.scalars.items():
             lane_data |= scalar_data(name, values, home)
@@ -162,7 +162,7 @@ class _Walk:
         )
 
     def feed(self, kind: str, key: str) -> fx.Node:
-        """The placeholder for (kind, key), made on first demand, always before the first computation."""
+        """The placeholder for (kind, key), created on first use before the first computation."""
         if (kind, key) not in self.feeds:
             hint = key if kind != "input" else f"input_{key}"
             compute = next((n for n in self.graph.nodes if n.op != "placeholder"), None)
@@ -279,7 +279,7 @@ def _last_uses(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:
 
 
 def _forget(value: Any) -> Any:
-    """Drop a probe value that nothing will read, so that widening holds what a forward would hold."""
+    """Release a probe value after its last use, to bound memory."""
     if is_tensor_val(value):
         value.value = None
     return value
