@@ -43,6 +43,7 @@ TITLES = {
     "routers_cpu_compiled": "CPU: routers under torch.compile",
     "routers_cuda": "GPU: routers",
     "routers_cuda_compiled": "GPU: routers under torch.compile",
+    "routers_cuda_stacked": "GPU: 64 towers in training, stacked gradients",
 }
 
 

@@ -607,14 +607,14 @@ def measure(row, warm=False):
 
 
 def write(out, result):
-    rows = json.loads(out.read_text())["rows"] if out.exists() else []
-    rows = [r for r in rows if r["id"] != result["id"]] + [result]
+    before = json.loads(out.read_text()) if out.exists() else {}
+    rows = [r for r in before.get("rows", []) if r["id"] != result["id"]] + [result]
     head = {
         "device": torch.cuda.get_device_name() if CUDA else "cpu",
         "torch": torch.__version__,
         "python": sys.version.split()[0],
     }
-    head["date"] = time.strftime("%Y-%m-%d")
+    head |= {"date": time.strftime("%Y-%m-%d"), "missing": before.get("missing", [])}
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(
         json.dumps(
@@ -740,6 +740,9 @@ def page(out):
     lines = [f"| {' | '.join(row)} |" for row in table]
     lines += ["", f"{len(ratios)} rows: median {statistics.median(ratios):.2f}, lowest {min(ratios):.2f}, "]
     lines[-1] += f"{sum(ratio < 0.97 for ratio in ratios)} under 0.97."
+    if data.get("missing"):
+        lines += ["", "Drawn, but without a result:", ""]
+        lines += [f"- {row['id']}: {row['why']}" for row in data["missing"]]
     text = HEAD.format(**data) + "\n".join(lines) + "\n"
     (Path(__file__).parents[1] / "docs/strangers.md").write_text(text)
 
