@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import nn
 
+from ...global_hooks import foreign_hooks
 from ..text.source import NoSource, tree_of, written
 from . import torch_tables, waiting
 from .class_tables import modules_are_plain
@@ -64,7 +65,8 @@ def call_layer(a: "Analyzer", callee: Value, call: Call) -> Value:
     assert slot is not None
     method = static_lookup(kind, "forward")
     a.demand(called_plainly(kind) is not None, f"{kind.__name__} is called in its own way", node)
-    a.demand(modules_are_plain(), "PyTorch was changed, or a hook sees every module", node)
+    a.demand(not foreign_hooks(), "a hook sees every call of a module", node)
+    a.demand(modules_are_plain(), "PyTorch was changed", node)
     own = not bare(layer) or method is not torch_tables.FORWARDS.get(kind, method)
     a.demand(not own, f"{kind.__name__} has hooks or a forward of its own", node)
     guards.require(True, "bare", slot)
