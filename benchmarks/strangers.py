@@ -2,14 +2,15 @@
 
     python benchmarks/strangers.py --seed 7 --rows 12            measure, and add to the results file
     python benchmarks/strangers.py --seed 7 --rows 12 --list     only show what the rows are
-    python benchmarks/strangers.py --seed 7 --rows 12 --warm 8   compile them first, eight at once
+    python benchmarks/strangers.py --seed 7 --rows 12 --jobs 6   build six at once, time each alone
     python benchmarks/strangers.py --page                        docs/strangers.md from the results file
 
 Every call gets another input tensor at another address. `WideConfig.fast()` is timed in turns with what one
 would do instead: compiled `torch.func.vmap`, and the loop over members, each in a CUDA graph. Each row
-runs in a process of its own, which is ended after `--row-seconds`. Rows that the results file has already are
-not measured again. The distribution of rows was fixed before anything was tuned
-on it. Without a GPU the same runs on the CPU, without graphs.
+runs in a process of its own. `--jobs` rows are built at once; then each is timed while the others wait, after
+ours has been built once more, alone. A candidate that is not built in `CANDIDATE_SECONDS` is left out. Rows
+that the results file has already are not measured again. The distribution of rows was fixed before anything
+was tuned on it. Without a GPU the same runs on the CPU, without graphs.
 """
 
 import argparse
@@ -17,11 +18,13 @@ import contextlib
 import copy
 import json
 import math
-import os
+import queue
 import random
+import signal
 import statistics
 import subprocess
 import sys
+import threading
 import time
 import traceback
 import warnings
@@ -37,6 +40,8 @@ from torch.func import functional_call, stack_module_state, vmap
 OUT = Path(__file__).parent / "results/strangers.json"
 INPUTS = 6  # tensors that calls take turns with
 ROUNDS, ROUND_SECONDS = 11, 0.03
+CANDIDATE_SECONDS = 90
+BUILT, DONE = "-- built", "-- done"  # what a row's process says
 MEMBER_FLOATS, ALL_FLOATS, ACTIVATION_FLOATS = 6e7, 3e8, 4e8
 # Of an H200, what large kernels reach: bytes and operations per second.
 BANDWIDTH, RATES = 4.3e12, {"fp32": 165e12, "bf16": 700e12}
@@ -526,54 +531,71 @@ VMAP = "vmap compiled, graph"
 CANDIDATES = {"ours": ours, VMAP: vmapped, "loop, graph": looped}
 
 
-def measure(row, warm=False):
+def measure(row, wait_for_turn=None):
+    """Build every candidate, then time them in turns.
+
+    Args:
+        wait_for_turn: called when everything is built; returns once this process has the GPU for itself.
+    """
     result = {"id": row.id, "family": row.family, "text": row.text, "n": row.n, "batch": row.batch}
     result |= {"dtype": row.dtype, "mode": "train" if row.train else "infer", "ms": {}, "error": {}}
     result |= {"first_s": {}, "mb": {}, "failed": {}}
+    members, inputs = build(row)
+    want = truth(row, members, inputs, torch.float64)
+    result["error"]["loop"] = error(truth(row, members, inputs, None), want)
+    result["floor_ms"] = floor_ms(row, members[0], inputs)
     runs = {}
-    for name, make in CANDIDATES.items():
-        members, inputs = build(row)
-        if "want" not in result and not warm:
-            want = truth(row, members, inputs, torch.float64)
-            result["error"]["loop"] = error(truth(row, members, inputs, None), want)
-            result["want"] = True
-            result["floor_ms"] = floor_ms(row, members[0], inputs)
+    for name in CANDIDATES:
+        make_candidate(row, name, want, result, runs)
+    if wait_for_turn is not None:
+        wait_for_turn()
+        if "ours" in runs:  # what was chosen while others used the GPU is looked at again
+            del runs["ours"]
+            make_candidate(row, "ours", want, result, runs)
+    time_in_turns(runs, inputs, result)
+    return result
+
+
+def make_candidate(row, name, want, result, runs):
+    """Build one candidate and compare its results with `want`; a failure is kept in the result."""
+    members, inputs = build(row)
+    synchronize()
+    before, started = megabytes(), time.perf_counter()
+    signal.setitimer(signal.ITIMER_REAL, CANDIDATE_SECONDS)
+    try:
+        run, wide = CANDIDATES[name](row, members, inputs)
+        first = together(run(inputs[0])).double()
         synchronize()
-        before, started = megabytes(), time.perf_counter()
-        try:
-            run, wide = make(row, members, inputs)
-            first = together(run(inputs[0])).double()
-            synchronize()
-            result["first_s"][name] = round(time.perf_counter() - started, 1)
-            if warm:
-                continue
-            if name == "ours":
-                results = [first] + [together(run(x)).double() for x in inputs[1:3]]
-                result["error"][name] = error(torch.stack(results), want)
-                for x in inputs * 2:
-                    run(x)
-                result["plan"] = str(wide.explain(measure=False).tuned)[:1500] if wide.programs.latest else ""
-                result["why"] = getattr(run, "why", "")
-            elif not row.train:
-                result["error"][name] = error(first, want[0])
-            for x in inputs:
+        result["first_s"].setdefault(name, round(time.perf_counter() - started, 1))
+        if name == "ours":
+            results = [first] + [together(run(x)).double() for x in inputs[1:3]]
+            result["error"][name] = error(torch.stack(results), want)
+            for x in inputs * 2:
                 run(x)
-            synchronize()
-            if CUDA:
-                torch.cuda.reset_peak_memory_stats()
-            run(inputs[1])
-            synchronize()
-            result["mb"][name] = round(megabytes(peak=True) - before, 1)
-            runs[name] = run
-        except Exception as failure:
-            result["failed"][name] = f"{type(failure).__name__}: {str(failure).splitlines()[0][:200]}"
-            if name == "ours" or "CUDA error" in str(failure):
-                traceback.print_exc()
-            if "CUDA error" in str(failure):
-                raise
-    if warm:
-        return result
-    del result["want"]
+            result["plan"] = str(wide.explain(measure=False).tuned)[:1500] if wide.programs.latest else ""
+            result["why"] = getattr(run, "why", "")
+        elif not row.train:
+            result["error"][name] = error(first, want[0])
+        for x in inputs:
+            run(x)
+        synchronize()
+        if CUDA:
+            torch.cuda.reset_peak_memory_stats()
+        run(inputs[1])
+        synchronize()
+        result["mb"][name] = round(megabytes(peak=True) - before, 1)
+        runs[name] = run
+    except Exception as failure:
+        result["failed"][name] = f"{type(failure).__name__}: {str(failure).splitlines()[0][:200]}"
+        if name == "ours":
+            traceback.print_exc()
+        if "CUDA error" in str(failure):
+            raise
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def time_in_turns(runs, inputs, result):
     times = {name: [] for name in runs}
     counts = {}
     for name, run in runs.items():
@@ -603,7 +625,6 @@ def measure(row, warm=False):
     if peers and "ours" in result["ms"]:
         result["best_peer"] = min(peers, key=peers.get)
         result["ratio"] = min(peers.values()) / result["ms"]["ours"]
-    return result
 
 
 def write(out, result):
@@ -614,13 +635,23 @@ def write(out, result):
         "torch": torch.__version__,
         "python": sys.version.split()[0],
     }
-    head |= {"date": time.strftime("%Y-%m-%d"), "missing": before.get("missing", [])}
+    head |= {"date": time.strftime("%Y-%m-%d")}
+    head["missing"] = [r for r in before.get("missing", []) if r["id"] != result["id"]]
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(
         json.dumps(
             {**head, "command": "python benchmarks/strangers.py --seed S --rows R", "rows": rows}, indent=1
         )
     )
+
+
+def missing(out, row, why):
+    """Add a row without a result to the file."""
+    data = json.loads(out.read_text()) if out.exists() else {"rows": []}
+    data["missing"] = [r for r in data.get("missing", []) if r["id"] != row.id]
+    data["missing"].append({"id": row.id, "why": f"{why} ({str(row).split(maxsplit=1)[1]})"})
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(data, indent=1))
 
 
 def known(out):
@@ -636,9 +667,10 @@ def main():
     parser.add_argument("--only", type=int, nargs="*", help="numbers of rows")
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--list", action="store_true")
-    parser.add_argument("--warm", type=int, default=0, help="compile only, in so many processes at once")
-    parser.add_argument("--seconds", type=float, default=1e9, help="begin no row after that many")
-    parser.add_argument("--row-seconds", type=float, default=240)
+    parser.add_argument("--jobs", type=int, default=1, help="rows that are built at once")
+    parser.add_argument("--seconds", type=float, default=1e9, help="end after about so many")
+    parser.add_argument("--build-seconds", type=float, default=200, help="to build the rows of a batch")
+    parser.add_argument("--row-seconds", type=float, default=60, help="to time one row, once it is built")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--page", action="store_true", help="write docs/strangers.md, measure nothing")
     args = parser.parse_args()
@@ -650,43 +682,71 @@ def main():
     rows = [row for row in rows if not row.too_large]
     if args.list:
         print(*rows, sep="\n")
-        return
-    started = time.perf_counter()
-    if args.warm:
-        command = [sys.executable, __file__, "--inside", "--seed", str(args.seed), "--only"]
-        environment = {**os.environ, "STRANGERS_WARM": "1"}
-        todo, running = [row.id.split(":")[1] for row in rows], []
-        while todo or running:
-            running = [p for p in running if p.poll() is None]
-            while todo and len(running) < args.warm:
-                running.append(subprocess.Popen([*command, todo.pop(0)], env=environment))
-            time.sleep(0.5)
-            if time.perf_counter() - started > args.seconds:
-                for process in running:
-                    process.kill()
-                break
-        print(f"warm after {time.perf_counter() - started:.0f} s", flush=True)
-        return
-    if args.inside:
-        measure_one(rows[0], args.out, bool(os.environ.get("STRANGERS_WARM")))
-        return
-    for row in rows:
-        if row.id in known(args.out):
-            continue
-        if time.perf_counter() - started > args.seconds:
-            break
+    elif args.inside:
+        measure_one(rows[0], args.out)
+    else:
+        end = time.monotonic() + args.seconds
+        rows = [row for row in rows if row.id not in known(args.out)]
+        while rows and time.monotonic() < end:
+            batch, rows = rows[: args.jobs], rows[args.jobs :]
+            measure_batch(batch, args, end)
+
+
+def measure_batch(rows, args, end):
+    """Build rows at once, each in a process of its own; then each is timed while the others wait."""
+    children = {row: Child(row, args) for row in rows}
+    built_by = min(time.monotonic() + args.build_seconds, end)
+    built = {row: child for row, child in children.items() if child.says(BUILT, built_by)}
+    for row in children.keys() - built.keys():
+        children[row].process.kill()
+        missing(args.out, row, f"not built within {args.build_seconds:.0f} s")
+    for row, child in built.items():
+        child.go()
+        if not child.says(DONE, time.monotonic() + args.row_seconds):
+            missing(args.out, row, f"not timed within {args.row_seconds:.0f} s")
+        child.process.kill()
+
+
+class Child:
+    """A row's process; a thread shows what it prints, and notes the words that it says."""
+
+    def __init__(self, row, args):
         command = [sys.executable, __file__, "--inside", "--seed", str(args.seed), "--out", str(args.out)]
-        try:
-            subprocess.run([*command, "--only", row.id.split(":")[1]], timeout=args.row_seconds)
-        except subprocess.TimeoutExpired:
-            print(row, f"ENDED after {args.row_seconds:.0f} s", flush=True)
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        self.process = subprocess.Popen([*command, "--only", row.id.split(":")[1]], **pipes)
+        self.words = queue.Queue()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self):
+        for line in self.process.stdout:
+            if line.strip() in (BUILT, DONE):
+                self.words.put(line.strip())
+            else:
+                print(line, end="", flush=True)
+        self.words.put("")
+
+    def says(self, word, until):
+        """Whether the process says `word` before the clock shows `until`."""
+        with contextlib.suppress(queue.Empty):
+            return self.words.get(timeout=max(0.0, until - time.monotonic())) == word
+        return False
+
+    def go(self):
+        self.process.stdin.write("go\n")
+        self.process.stdin.close()
 
 
-def measure_one(row, out, warm):
+def measure_one(row, out):
+    def wait_for_turn():
+        print(BUILT, flush=True)
+        sys.stdin.readline()
+
+    def late(*_):
+        raise TimeoutError(f"not built within {CANDIDATE_SECONDS} s")
+
+    signal.signal(signal.SIGALRM, late)
     began = time.perf_counter()
-    result = measure(row, warm)
-    if warm:
-        return
+    result = measure(row, wait_for_turn)
     write(out, result)
     ms = ", ".join(f"{k} {v:.4f}" for k, v in result["ms"].items())
     print(row, f"ratio {result.get('ratio', 0):.2f} | {ms} | floor {result['floor_ms']:.4f}", flush=True)
@@ -700,6 +760,7 @@ def measure_one(row, out, warm):
         flush=True,
     )
     print("    plan:", result.get("plan", "").splitlines()[:4], flush=True)
+    print(DONE, flush=True)
 
 
 HEAD = """# Rows drawn from a seed
@@ -709,8 +770,8 @@ Made by `python benchmarks/strangers.py --page`. {device}, PyTorch {torch}, Pyth
 Models, sizes, precision and mode are drawn from a seed, and every call gets another input tensor.
 `WideConfig.fast()` beside compiled `torch.func.vmap` and beside the loop, each in a CUDA graph, timed in
 turns. `ratio` is the time of the best peer over ours; `floor` what the row's bytes and operations would take
-at the GPU's peak rates; errors are relative to the loop in float64; the first call is one that finds compiled
-code and measured answers of an earlier process.
+at the GPU's peak rates; errors are relative to the loop in float64; the first call is one in an empty cache
+while several rows are built at once.
 
 """
 COLUMNS = ("row", "family", "model", "lanes", "batch", "dtype", "mode", "ours ms", "best peer ms", "ratio")

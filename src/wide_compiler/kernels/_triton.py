@@ -6,6 +6,7 @@ True; `import wide_compiler` then needs no triton.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 from contextlib import AbstractContextManager, nullcontext
@@ -69,6 +70,20 @@ def precision(kind: str) -> str:
     except RuntimeError:  # the old flags cannot be read if the new ones disagree: use the exact mode
         return "tf32x3"
     return "tf32" if fast else "tf32x3"
+
+
+@functools.cache
+def sound_wgmma() -> bool:
+    """Return whether a kernel may have several 16-bit products by Hopper's warp group instructions (wgmma).
+
+    ptxas 12.8, which Triton 3.6 brings, miscompiles many such kernels: it takes an operand's address from a
+    register that nothing has set, which gives wrong numbers or an illegal access. Version 12.9 does not.
+    """
+    if interpreting() or not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9:
+        return True
+    from triton import knobs
+
+    return tuple(int(part) for part in knobs.nvidia.ptxas.version.split(".")[:2]) >= (12, 9)
 
 
 def products(t: Tensor, kind: str) -> str:

@@ -16,13 +16,14 @@ import triton
 from torch import Tensor
 
 from ..errors import ArgumentError
-from ._triton import HALVES, next_pow2, on_device, precision, supports
+from ._triton import HALVES, next_pow2, on_device, precision, sound_wgmma, supports
 from .activations import ACTIVATIONS
 from .chain_backward import backward_kernel
 from .chain_forward import SMOOTH, forward_kernel
 from .linear import lane_linear
 
 MAX_WIDTH = 128
+SAFE_WIDTH = 64  # of 16-bit products by two warps
 MAX_LAYERS = 12
 MAX_TRAIN = 64 * 64  # batch x width: the gradient kernel holds a lane's batch as one tile in registers
 MAX_TRAIN_BATCH = 64
@@ -194,14 +195,16 @@ def _layerwise(x, weights, biases, activations, compute) -> Tensor:
 _chain.register_autograd(_backward, setup_context=_setup)
 
 
-def fits(x: Tensor, weights: Sequence[Tensor]) -> bool:
+def fits(x: Tensor, weights: Sequence[Tensor], compute: torch.dtype | None = None) -> bool:
     """Return whether `lane_chain` supports this MLP: x `[N, B, I]`, few and narrow layers."""
+    narrow = (compute or x.dtype) in HALVES and not sound_wgmma()
+    widest = SAFE_WIDTH if narrow else MAX_WIDTH
     return (
         x.dim() == 3
         and 0 < len(weights) <= MAX_LAYERS
         and supports(x)
         and supports(*weights)
-        and all(1 <= d <= MAX_WIDTH for d in (x.shape[2], *(w.shape[1] for w in weights)))
+        and all(1 <= d <= widest for d in (x.shape[2], *(w.shape[1] for w in weights)))
     )
 
 

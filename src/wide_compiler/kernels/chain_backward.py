@@ -12,16 +12,18 @@ from .chain_tiles import load, load_weight, store, warps_fit
 from .operands import dot
 
 # (PARTS, warps): PARTS programs per lane, each of which stores the gradients of its share of the layers.
-SHARES = ((1, 4), (1, 8), (4, 4), (4, 8))
+SHARES = ((1, 4), (1, 8), (4, 4), (4, 8), (1, 2), (4, 2))
 CONFIGS = [triton.Config({"PARTS": parts}, num_warps=warps) for parts, warps in SHARES]
 if interpreting():  # no GPU to time them on
     CONFIGS = CONFIGS[:1]
 
 
-def _prune(configs: list[triton.Config], named: dict, PADS: tuple, **_) -> list[triton.Config]:
+def _prune(
+    configs: list[triton.Config], named: dict, PADS: tuple, PRECISION: str, **_
+) -> list[triton.Config]:
     """Use several parts only for long chains with few lanes."""
     few = len(PADS) > 3 and 2 * named["N_KEY"] <= named["SMS"]
-    return [c for c in configs if (few or c.kwargs["PARTS"] == 1) and warps_fit(c, PADS)]
+    return [c for c in configs if (few or c.kwargs["PARTS"] == 1) and warps_fit(c, PADS, PRECISION)]
 
 
 def _early(args: dict) -> bool:

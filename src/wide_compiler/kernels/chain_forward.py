@@ -17,12 +17,15 @@ SMOOTH = ("gelu", "gelu_tanh", "silu")  # derivative needs the pre-activation, n
 # (BB, STAGES, warps): BB batch rows per program. With three stages a program loops over lanes and prefetches
 # the next lane's weights. The autotuner times those kept by `_prune`.
 TILES = ((16, 1, 4), (16, 1, 8), (32, 1, 4), (32, 1, 8), (32, 3, 8), (64, 1, 4))
+TILES += ((16, 1, 2), (32, 1, 2), (64, 1, 2))
 CONFIGS = [triton.Config({"BB": bb, "STAGES": stages}, num_warps=warps) for bb, stages, warps in TILES]
 if interpreting():  # no GPU to time them on
     CONFIGS = CONFIGS[:1]
 
 
-def _prune(configs: list[triton.Config], named: dict, PADS: tuple, **_) -> list[triton.Config]:
+def _prune(
+    configs: list[triton.Config], named: dict, PADS: tuple, PRECISION: str, **_
+) -> list[triton.Config]:
     """Keep tiles with enough rows per weight load and enough programs for all multiprocessors."""
     lanes, batch, sms = named["N_KEY"], max(named["B_KEY"], 16), named["SMS"]
     shared = 4 * sum(i * o for i, o in pairwise(PADS))
@@ -36,7 +39,7 @@ def _prune(configs: list[triton.Config], named: dict, PADS: tuple, **_) -> list[
             return False
         return bb <= batch and (stages == 1 or (programs > 2 * sms and shared <= 64 * 1024))
 
-    return [c for c in configs if keep(c) and warps_fit(c, PADS)]
+    return [c for c in configs if keep(c) and warps_fit(c, PADS, PRECISION)]
 
 
 def _held(args: dict) -> int:

@@ -11,13 +11,20 @@ from itertools import pairwise
 import triton
 import triton.language as tl
 
+from ._triton import HALVES, sound_wgmma
 
-def warps_fit(config: triton.Config, PADS: tuple) -> bool:
+
+def warps_fit(config: triton.Config, PADS: tuple, PRECISION: str) -> bool:
     """Return whether a config suits the widths.
 
-    Eight warps work on 128 rows of a weight at once; four warps hold at most 64 x 128 of one in registers.
+    Eight warps work on 128 rows of a weight at once; four warps hold at most 64 x 128 of one in registers,
+    two warps 64 x 64. Two warps do not use wgmma.
     """
-    return max(PADS) == 128 if config.num_warps == 8 else max(i * o for i, o in pairwise(PADS)) <= 64 * 128
+    if (config.num_warps == 2) != (PRECISION in HALVES.values() and not sound_wgmma()):
+        return False
+    if config.num_warps == 8:
+        return max(PADS) == 128
+    return max(i * o for i, o in pairwise(PADS)) <= 64 * 32 * config.num_warps
 
 
 @triton.jit

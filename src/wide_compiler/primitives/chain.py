@@ -52,8 +52,9 @@ def wide_chain(
     if x.is_cuda and kernels.can_run(x):
         from ..kernels.chain import fits, lane_chain
 
-        if fits(x, weights):
-            return lane_chain(x, list(weights), list(biases), list(activations), autocast_dtype(x))
+        compute = autocast_dtype(x)
+        if fits(x, weights, compute):
+            return lane_chain(x, list(weights), list(biases), list(activations), compute)
     for weight, bias, activation in zip(weights, biases, activations, strict=True):
         x = _FUNCTIONS[activation](wide_linear(x, weight, bias))
     return x
