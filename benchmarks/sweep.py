@@ -4,6 +4,8 @@
     python benchmarks/sweep.py --only timm:levit hf:rwkv    # those whose name contains one of these
     python benchmarks/sweep.py --again short                # rows that fall short, once more
     python benchmarks/sweep.py --quick                      # the first phases of the life, and no times
+    python benchmarks/sweep.py --jobs 8 --seconds 420 --out new.json  # many at once, for so long, elsewhere
+    python benchmarks/sweep.py --merge new.json             # those rows into the results file
     python benchmarks/sweep_page.py                         # docs/sweep.md from the results file
 
 Random weights, small configurations, dropout off, each lane with inputs of its own; each model in a process
@@ -22,23 +24,24 @@ Models that a library does not offer, or that fail alone, are skipped with the r
 """
 
 import argparse
-import contextlib
 import copy
 import json
+import math
 import multiprocessing
 import resource
 import statistics
 import sys
 import time
 import warnings
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from multiprocessing import connection
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import torch
-from sweep_models import CASES, MAKERS, names
+from sweep_models import CASES, installed, make, names
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
@@ -57,21 +60,21 @@ QUICK_LIFE = {"eval", "train", "train again", "eval after training"}
 BATCHES = (4, 4, 3)  # two pictures make a norm over them ill-conditioned
 # Models that compute a part (variances, scores of experts) in single precision, or turn a parameter to it.
 SINGLE_INSIDE = {"timm:test_efficientnet_evos": 1e-4, "timm:efficientvit_b0": 1e-4, "hf:deepseek_v3": 1e-4}
-SINGLE_ONLY = {"hf:switch_transformers"}
+SINGLE_ONLY = {"hf:switch_transformers", "hf:xglm"}
 RTOL = 1e-7  # or ten times `rounding`
 LEARNING_RATE = 0.01
 ROUNDS, TURN_SECONDS = 3, 0.03
 FEW_CALLS = 8
 COMPILE_BAR, GROWTH_BAR = 10.0, 1.5  # CPU seconds; times as long with twice the lanes
+RUN = ("device", "wide_compiler", "torch", "python", "date")  # what a row keeps of the run that made it
 Row = dict[str, Any]
 Lanes = list[tuple[tuple, dict[str, Any]]]
 
 
-def make(name: str, lanes: int, dtype: torch.dtype) -> tuple[list[nn.Module], list[Lanes]]:
+def members(name: str, lanes: int, dtype: torch.dtype) -> tuple[list[nn.Module], list[Lanes]]:
     """N models with their own weights in eval mode, and batches of inputs."""
     torch.manual_seed(sum(map(ord, name)))
-    library, _, model = name.partition(":")
-    maker, inputs = MAKERS[library][1](model)
+    maker, inputs = make(name)
     models = [spread(without_dropout(maker())).to(dtype) for _ in range(lanes)]
     for each in models:
         each.eval()
@@ -80,8 +83,7 @@ def make(name: str, lanes: int, dtype: torch.dtype) -> tuple[list[nn.Module], li
 
 
 def lanes_of(name: str) -> int:
-    library, _, model = name.partition(":")
-    return 2 if size_of(MAKERS[library][1](model)[0]()) > LARGE else LANES
+    return 2 if size_of(make(name)[0]()) > LARGE else LANES
 
 
 def size_of(model: nn.Module) -> int:
@@ -133,7 +135,7 @@ def swept(name: str, quick: bool) -> Row:
     single, random = "float32_only" in tags(name), "random" in tags(name)
     try:
         lanes = lanes_of(name)
-        models, batches = make(name, lanes, torch.float32 if single else torch.float64)
+        models, batches = members(name, lanes, torch.float32 if single else torch.float64)
         why = fails_alone(models[0], batches[0][0], (False,) if random or single else (False, True))
     except Exception as error:
         why = first_line(error)
@@ -258,7 +260,7 @@ def fused(wide: wide_compiler.WideModel) -> str:
 
 
 def measured(name: str, row: Row) -> dict[str, float]:
-    models, batches = make(name, 2 * row["lanes"], torch.float32)
+    models, batches = members(name, 2 * row["lanes"], torch.float32)
     batch = batches[0]
     wide = compiled(models, batch, row, "2N")
     flat = [tree_flatten(lane) for lane in batch]
@@ -267,21 +269,21 @@ def measured(name: str, row: Row) -> dict[str, float]:
         for leaves in zip(*(leaves for leaves, _ in flat), strict=True)
     ]
     args, kwargs = tree_unflatten(stacked, flat[0][1])
-    members = oracle.clone_members(models)
+    alone = oracle.clone_members(models)
 
     def loop() -> list[Any]:
-        return [member(*a, **k) for member, (a, k) in zip(members, batch, strict=True)]
+        return [member(*a, **k) for member, (a, k) in zip(alone, batch, strict=True)]
 
     def lanes() -> Any:
         return wide.stacked(*args, **kwargs)
 
     times: dict[str, float] = {}
     for mode in ("eval", "train"):
-        for each in (*members, wide):
+        for each in (*alone, wide):
             each.train(mode == "train")
         runs: dict[str, Callable[[], Any]] = {"wide": lanes, "loop": loop}
         if row["vmap"].get(mode) == "equal":
-            runs["vmap"] = Vmap(members, batch)
+            runs["vmap"] = Vmap(alone, batch)
         start = time.process_time()
         _call(lanes, mode)
         first = time.process_time() - start
@@ -398,25 +400,44 @@ def _child(name: str, limit: int, quick: bool, pipe: Connection) -> None:
     pipe.send(swept(name, quick) | {"seconds": round(time.process_time() - start, 1)})
 
 
-def in_process(name: str, limit: int, quick: bool) -> Row:
-    """A process for each model: one that hangs or dies is one row, not the end of the sweep."""
+def in_processes(
+    models: list[str], limit: int, quick: bool, jobs: int = 1, seconds: float = math.inf
+) -> Iterator[Row]:
+    """Rows in the order they are ready, of `jobs` models at once; none is started after so many seconds.
+    A process for each model: one that hangs or dies is one row, not the end of the sweep."""
     context = multiprocessing.get_context("fork")
-    mine, theirs = context.Pipe()
-    process = context.Process(target=_child, args=(name, limit, quick, theirs))
-    process.start()
-    theirs.close()
-    row: Row = {
-        "model": name,
-        "verdict": "dies",
-        "what": f"its process ended, within {limit} s of CPU time or there",
-    }
-    row |= {"life": [], "fused": {}, "compile": {}, "times": {}, "vmap": {}}
-    if mine.poll(20 * limit):
-        with contextlib.suppress(EOFError):
-            row = mine.recv()
-    process.kill()
-    process.join()
-    return row
+    waiting, running = deque(models), {}
+    begin = time.monotonic()
+    while True:
+        while waiting and len(running) < jobs and time.monotonic() - begin < seconds:
+            name = waiting.popleft()
+            mine, theirs = context.Pipe()
+            process = context.Process(target=_child, args=(name, limit, quick, theirs))
+            process.start()
+            theirs.close()
+            running[mine] = name, process, time.monotonic() + 20 * limit
+        if not running:
+            return
+        ready = connection.wait(running, timeout=1.0)
+        late = [pipe for pipe, (_, _, until) in running.items() if time.monotonic() > until]
+        for pipe in {*ready, *late}:
+            name, process, _ = running.pop(pipe)
+            row = _received(pipe) if pipe in ready else None
+            process.kill()
+            process.join()
+            yield row or {
+                "model": name,
+                "verdict": "dies",
+                "what": f"its process ended, within {limit} s of CPU time or there",
+                "life": [], "fused": {}, "compile": {}, "times": {}, "vmap": {},
+            }  # fmt: skip
+
+
+def _received(pipe: Connection) -> Row | None:
+    try:
+        return pipe.recv()
+    except EOFError:  # the process died
+        return None
 
 
 def falls_short(row: Row) -> bool:
@@ -435,6 +456,23 @@ def warm_up() -> None:
     wide_compiler.compile([nn.Linear(2, 2) for _ in range(2)], torch.ones(2, 2))
 
 
+def read(path: Path) -> dict[str, Row]:
+    """The rows of a results file by model, each with where and when it was made under 'run'."""
+    if not path.exists():
+        return {}
+    document = json.loads(path.read_text())
+    head = {key: document[key] for key in RUN}  # of rows written before each kept its own
+    return {row["model"]: {**row, "run": row.get("run", head)} for row in document["rows"]}
+
+
+def write(path: Path, rows: dict[str, Row], head: Row) -> None:
+    """All at once: a reader, or a run that is ended here, finds the file as it was or as it will be."""
+    ordered = [rows[name] for name in names() if name in rows]
+    whole = path.with_name(f"{path.name}.new")
+    whole.write_text(json.dumps({**head, "rows": ordered}, indent=1) + "\n")
+    whole.replace(path)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--only", nargs="*", default=[], help="models with one of these in their name")
@@ -443,29 +481,37 @@ def main() -> None:
         "--quick", action="store_true", help="only what is equal and fused; a later run adds the rest"
     )
     parser.add_argument("--limit", type=int, default=240, help="seconds of CPU time that a model may take")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="the results file, added to row by row")
+    parser.add_argument("--jobs", type=int, default=1, help="models at once, a thread each")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="start no model after so long")
+    parser.add_argument(
+        "--out", type=Path, default=RESULTS,
+        help=f"the file for the rows; those that it or {RESULTS.name} has are not made again",
+    )  # fmt: skip
+    parser.add_argument("--merge", type=Path, metavar="FILE", help="run nothing: put FILE's rows into --out")
     options = parser.parse_args()
-    rows: dict[str, Row] = {}
-    if options.out.exists():
-        rows = {row["model"]: row for row in json.loads(options.out.read_text())["rows"]}
-    again = {n for n, row in rows.items() if options.again == "all" or (options.again and falls_short(row))}
-    if not options.quick:
-        again |= {name for name, row in rows.items() if row.get("quick")}
-    chosen = [n for n in names() if not options.only or any(part in n for part in options.only)]
     torch.set_num_threads(1)
-    warm_up()
     head = provenance(torch.device("cpu"), "python benchmarks/sweep.py")
-    for name in chosen:
-        if name in rows and name not in again:
-            continue
-        rows[name] = row = in_process(name, options.limit, options.quick)
+    rows = read(options.out)
+    if options.merge:
+        write(options.out, rows | read(options.merge), head)
+        return
+    known = read(RESULTS) | rows
+    again = {n for n, row in known.items() if options.again == "all" or (options.again and falls_short(row))}
+    if not options.quick:
+        again |= {name for name, row in known.items() if row.get("quick")}
+    chosen = [n for n in names() if not options.only or any(part in n for part in options.only)]
+    chosen = [n for n in chosen if installed(n) and (n not in known or n in again)]
+    warm_up()
+    run = {key: head[key] for key in RUN}
+    for row in in_processes(chosen, options.limit, options.quick, options.jobs, options.seconds):
+        rows[row["model"]] = {**row, "run": run}
         print(
-            name, row["verdict"], row.get("phase", ""), row["what"], row["fused"], row["compile"],
+            row["model"], row["verdict"], row.get("phase", ""), row["what"], row["fused"], row["compile"],
             row.get("times"), row.get("vmap"), row.get("seconds"), flush=True,
         )  # fmt: skip
-        ordered = [rows[name] for name in names() if name in rows]
-        options.out.write_text(json.dumps({**head, "rows": ordered}, indent=1) + "\n")
-    print(Counter(row["verdict"] for row in rows.values()))
+        write(options.out, rows, head)
+    left = sum(name not in rows for name in chosen)
+    print(Counter(row["verdict"] for row in rows.values()), f"{left} not started" if left else "")
 
 
 if __name__ == "__main__":

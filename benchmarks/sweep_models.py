@@ -145,13 +145,13 @@ TIMM: dict[str, tuple[int, dict[str, Any]]] = {
 _SMALL = """
 lambda_resnet26t eca_resnext26ts gcresnext26ts gernet_s
 mobileone_s0 repvgg_a0 regnetz_b16 test_byobnet convnext_femto_ols convnextv2_atto cs3darknet_s
-cs3darknet_focus_s darknet17 cspnext_tiny densenet121 dla46_c dla60x_c dpn68 efficientnet_b0
+cs3darknet_focus_s darknet17 cspnext_tiny densenet121 dpn68 efficientnet_b0
 efficientnet_lite0 efficientnet_es efficientnetv2_rw_t mnasnet_small mobilenetv2_035 fbnetc_100 spnasnet_100
 mixnet_s tinynet_e mobilenetv4_conv_small efficientvit_b0 fasternet_t0 fastvit_t8 ghostnet_050
 ghostnetv2_100 hardcorenas_a hgnetv2_b0 inception_next_atto lcnetv2_small mambaout_femto mobilenetv3_rw
 fbnetv3_b mobilevit_xxs mobilevitv2_050 nf_regnet_b0 nf_resnet26 regnetx_002 regnety_002 repghostnet_050
 repvit_m0_9 rexnet_100 legacy_seresnet18 legacy_seresnext26_32x4d shvit_s1 starnet_s1 swiftformer_xs
-ese_vovnet19b_slim_dw ese_vovnet19b_dw xception41 hrnet_w18_small cpubone_nano lowformer_b0 efficientvim_m1
+ese_vovnet19b_slim_dw ese_vovnet19b_dw xception41 cpubone_nano lowformer_b0 efficientvim_m1
 edgenext_x_small iformer_t
 """
 TIMM |= dict.fromkeys(_SMALL.split(), (48, {}))
@@ -163,7 +163,7 @@ TIMM |= {
         (
             64,
             True,
-            "efficientformer_l1 visformer_tiny gmlp_ti16_224 resmlp_12_224",
+            "visformer_tiny gmlp_ti16_224 resmlp_12_224",
         ),
         (
             64,
@@ -184,7 +184,8 @@ TIMM |= {
         ),
     )
     for name in names.split()
-} | {"csatv2": (128, {})}
+} | {"csatv2": (128, {}), "efficientformer_l1": (224, {})}
+TIMM |= dict.fromkeys(("dla46_c", "dla60x_c", "hrnet_w18_small"), (64, {}))
 _DIMS = (8, 16, 16, 32)
 _ONE = (1, 1, 1, 1)
 TIMM |= {
@@ -195,7 +196,7 @@ TIMM |= {
             "embed_dim": 8,
             "depths": _ONE,
             "num_heads": (1, 2, 2, 4),
-            "window_ratio": (8, 8, 4, 2),
+            "window_ratio": (16, 16, 32, 32),
         },
     ),
     "coat_lite_tiny": (64, {"img_size": 64, "embed_dims": _DIMS, "serial_depths": _ONE}),
@@ -224,15 +225,16 @@ TIMM |= {
 }
 _RESNETS = """
 resnet18 resnet26d ecaresnet26t seresnext26t_32x4d resnetblur50 resnetrs50 resnetv2_18
-res2net50_14w_8s res2next50 resnest14d skresnet18 resnetaa50 wide_resnet50_2 seresnet50 resnext50_32x4d
+res2net50_14w_8s res2next50 resnest14d skresnet18 wide_resnet50_2 seresnet50 resnext50_32x4d
 """
 TIMM |= dict.fromkeys(_RESNETS.split(), (48, {"channels": (16, 16, 32, 32)}))
+TIMM["resnetaa50"] = (64, {"channels": (16, 16, 32, 32)})
 
-VIDEO = {"mc3_18", "s3d"}
+VIDEO = {"mc3_18"}
 _REGISTERED = """
 resnet18 densenet121 googlenet inception_v3 mnasnet0_5 mobilenet_v2 mobilenet_v3_small regnet_x_400mf
 regnet_y_400mf shufflenet_v2_x0_5 squeezenet1_0 squeezenet1_1 efficientnet_b0 efficientnet_v2_s
-deeplabv3_mobilenet_v3_large lraspp_mobilenet_v3_large mc3_18 s3d raft_small
+deeplabv3_mobilenet_v3_large lraspp_mobilenet_v3_large mc3_18 raft_small
 """
 TORCHVISION: dict[str, tuple[int, dict[str, Any]]] = dict.fromkeys(_REGISTERED.split(), (48, {}))
 _SWIN = {
@@ -244,7 +246,7 @@ _SWIN = {
     "num_classes": 5,
 }
 TORCHVISION |= {
-    "inception_v3": (80, {}),
+    "inception_v3": (128, {}),
     "raft_small": (128, {}),
     "vision_transformer.VisionTransformer": (
         32,
@@ -268,7 +270,7 @@ TORCHVISION |= {
 
 def make_timm(name: str) -> tuple[Maker, Inputs]:
     """A maker of fresh models of this name, and one of inputs by batch size."""
-    _declare_torchvision_ops()
+    _import_torchvision()
     import timm
 
     size, options = TIMM[name]
@@ -280,13 +282,18 @@ def make_timm(name: str) -> tuple[Maker, Inputs]:
         file, _, kind = name.partition(".")
         made = getattr(importlib.import_module(f"timm.models.{file}"), kind)
         return lambda: made(num_classes=5, **options), inputs
-    shorten = whole if {"depth", "depths", "layers", "serial_depths"} & options.keys() else cut
-    return lambda: shorten(timm.create_model(name, num_classes=5, **options)), inputs
+
+    def make() -> nn.Module:
+        return timm.create_model(name, num_classes=5, **options)
+
+    if {"depth", "depths", "layers", "serial_depths"} & options.keys():
+        return make, inputs
+    return shortened(make, inputs), inputs
 
 
 def make_torchvision(name: str) -> tuple[Maker, Inputs]:
     """The same for a registered model of torchvision."""
-    _declare_torchvision_ops()
+    _import_torchvision()
     import torchvision
 
     size, options = TORCHVISION[name]
@@ -303,13 +310,20 @@ def make_torchvision(name: str) -> tuple[Maker, Inputs]:
         return lambda: made(**options), inputs
 
     def make() -> nn.Module:
-        return cut(torchvision.models.get_model(name, **weights, **options))
+        return torchvision.models.get_model(name, **weights, **options)
 
-    return make, inputs
+    return shortened(make, inputs), inputs
 
 
-def whole(model: nn.Module) -> nn.Module:
-    return model
+def shortened(make: Maker, inputs: Inputs) -> Maker:
+    """A maker of `cut` models, where they still run (a block may take the outputs of all before it)."""
+    model = cut(make()).eval()
+    try:
+        with torch.no_grad():
+            model(*inputs(2)[0])
+    except RuntimeError:
+        return make
+    return lambda: cut(make())
 
 
 def cut(model: nn.Module) -> nn.Module:
@@ -329,19 +343,21 @@ def _look(module: nn.Module) -> tuple:
     return [type(m) for m in module.modules()], shapes
 
 
-_declared: list[Any] = []
+_declared: list[torch.library.Library] = []
 
 
-def _declare_torchvision_ops() -> None:
-    """A torchvision without its compiled part, beside a CPU build of torch, imports if its ops have names."""
-    if (
-        not _declared
-        and importlib.util.find_spec("torchvision")
-        and not hasattr(torch.ops.torchvision, "nms")
-    ):
+def _import_torchvision() -> None:
+    """A torchvision whose compiled part does not load (beside a CPU build of torch, say) imports if its ops
+    have names; timm and transformers import it where it is installed."""
+    try:
+        import torchvision
+    except ModuleNotFoundError:
+        return
+    except RuntimeError:  # operator torchvision::nms does not exist
         _declared.append(torch.library.Library("torchvision", "DEF"))
         for op in ("nms", "qnms"):
             _declared[0].define(f"{op}(Tensor boxes, Tensor scores, float threshold) -> Tensor")
+        import torchvision  # noqa: F401
 
 
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
@@ -736,6 +752,7 @@ HUGGING_FACE: dict[str, tuple[Keywords, dict[str, Any]]] = {
             "block_sizes": [1, 1],
             "block_repeats": [1, 1],
             "num_decoder_layers": 1,
+            "architectures": ["FunnelModel"],
         },
     ),
     "modernbert": (padded, {**SIZES, **TEXT, "local_attention": 4, "global_attn_every_n_layers": 2}),
@@ -768,7 +785,7 @@ HUGGING_FACE: dict[str, tuple[Keywords, dict[str, Any]]] = {
 
 def make_hugging_face(name: str) -> tuple[Maker, Inputs]:
     """The same for a model type of transformers."""
-    _declare_torchvision_ops()  # transformers imports it where it is installed
+    _import_torchvision()
     import transformers
 
     keywords, options = HUGGING_FACE[name]
@@ -785,18 +802,28 @@ def make_zoo(name: str) -> tuple[Maker, Inputs]:
     return CASES[name].make, CASES[name].inputs
 
 
+# library -> (the module that offers it, names, maker); the order of the sweep
 MAKERS = {
-    "timm": (TIMM, make_timm),
-    "torchvision": (TORCHVISION, make_torchvision),
-    "hf": (HUGGING_FACE, make_hugging_face),
-    "zoo": (CASES, make_zoo),
+    "hf": ("transformers", HUGGING_FACE, make_hugging_face),
+    "timm": ("timm", TIMM, make_timm),
+    "torchvision": ("torchvision", TORCHVISION, make_torchvision),
+    "zoo": ("zoo", CASES, make_zoo),
 }
+
+
+def make(name: str) -> tuple[Maker, Inputs]:
+    """A maker of fresh models of 'library:model', and one of inputs by batch size."""
+    library, _, model = name.partition(":")
+    return MAKERS[library][2](model)
 
 
 def names() -> list[str]:
     """'library:model' of all, the zoo last."""
-    order = ("hf", "timm", "torchvision", "zoo")
-    return [f"{library}:{model}" for library in order for model in MAKERS[library][0]]
+    return [f"{library}:{model}" for library, (_, models, _) in MAKERS.items() for model in models]
 
 
-__all__ = ["MAKERS", "names"]
+def installed(name: str) -> bool:
+    return importlib.util.find_spec(MAKERS[name.partition(":")[0]][0]) is not None
+
+
+__all__ = ["CASES", "installed", "make", "names"]

@@ -18,7 +18,7 @@ COMPILE_BAR = 10.0
 
 HEAD = """# Architectures of timm, torchvision and Hugging Face
 
-`python benchmarks/sweep.py`, then `python benchmarks/sweep_page.py`: {device}, torch {torch}, {date}.
+`python benchmarks/sweep.py`, then `python benchmarks/sweep_page.py`. {runs}.
 
 Random weights, small configurations and pictures (of blocks that repeat two stay), dropout off, 3 lanes (2
 of models with more than a million parameters), each with inputs of its own. "Equal" is equal to the
@@ -40,7 +40,7 @@ def page() -> str:
     rows = results["rows"]
     ran = [row for row in rows if row["verdict"] != "skipped"]
     quick = sum(bool(row.get("quick")) for row in ran)
-    text = HEAD.format(**results, quick=quick, count=len(ran))
+    text = HEAD.format(runs=made(results), quick=quick, count=len(ran))
     text += "| | architectures | equal | wrong or an error | fused in eval | fused in training | skipped |\n"
     text += "| --- | --- | --- | --- | --- | --- | --- |\n"
     for library, name in (*LIBRARIES.items(), ("", "all")):
@@ -59,6 +59,16 @@ def page() -> str:
     text += "\n## All\n\n| model | verdict | compile eval, training (s) | twice the lanes (s) "
     text += "| times the loop: eval, training | times vmap | vmap gives |\n" + "| --- " * 7 + "|\n"
     return text + "".join(map(line, ran))
+
+
+def made(results: dict[str, Any]) -> str:
+    """Where and when the rows were made; those that do not say it are of the file's own run."""
+    places: dict[str, list[str]] = {}
+    for row in results["rows"]:
+        run = row.get("run", results)
+        where = f"{run['device']}, torch {run['torch']}, Python {run['python']}"
+        places.setdefault(where, []).append(run["date"])
+    return "; ".join(f"{len(dates)} rows: {where}, {max(dates)}" for where, dates in places.items())
 
 
 def summary(name: str, rows: list[dict[str, Any]]) -> str:

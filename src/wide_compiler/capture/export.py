@@ -26,7 +26,7 @@ from .failure import CaptureFailed
 from .lock import CAPTURE
 from .number_outputs import OUTPUT_TENSOR, numbers_as_tensors
 from .observation import Observation, copy_of
-from .opaque import NeedsRealShapes, Recorder, watch_real_shapes
+from .opaque import NeedsRealShapes, Recorder, TorchFunctionCalls, watch_real_shapes
 from .shape_guards import ShapeGuards
 from .state import canonical_names
 from .strides import LayoutReads
@@ -80,7 +80,9 @@ class _Flat(nn.Module):
         buffers = _buffers(self.member)
         if flag := self.reads.changed_flag():
             raise CaptureFailed(f"its forward asks for {flag.path}, which torch.export changes")
-        with ValueReads() as values, LayoutReads(tensors) as self.seen.layout:
+        assert Recorder.current is not None
+        calls = TorchFunctionCalls(Recorder.current)
+        with calls, ValueReads() as values, LayoutReads(tensors) as self.seen.layout:
             out, self.seen.out_spec = _tree.flatten_output(self.member(*args, **kwargs))
         self.seen.layout.check()
         values.check()
@@ -191,8 +193,9 @@ def _exported(
     real_shapes = None
     functions = observation.functions
     suspects: dict[str, str] = {}
+    torch_functions: dict[Any, str] = {}
     while True:
-        recorder = Recorder(kept, functions, real_shapes, suspects)
+        recorder = Recorder(kept, functions, real_shapes, suspects, torch_functions)
         failures: list[str] = []
         try:
             with recorder.active(member), _watch_failures(member, failures):
@@ -218,6 +221,8 @@ def _exported(
                     raise CaptureFailed(_first_line(error)) from error
             elif isinstance(error.__cause__, NeedsRealShapes) and real_shapes is None:
                 pass
+            elif recorder.unsupported is not None and recorder.unsupported not in torch_functions:
+                torch_functions[recorder.unsupported] = f"torch.export cannot trace it: {_first_line(error)}"
             else:
                 culprit = failures[0] if failures else ""
                 if culprit == "" or culprit in kept:
@@ -229,7 +234,7 @@ def _exported(
                     continue
         args, kwargs = _tree.unflatten([copy_of(leaf) for leaf in leaves], spec)
         run = functools.partial(member, *args, **kwargs)
-        real_shapes = watch_real_shapes(member, suspects | kept, functions, run)
+        real_shapes = watch_real_shapes(member, suspects | kept, functions, torch_functions, run)
 
 
 def _keep_handler(member: nn.Module, kept: dict[str, str], handler: Any, path: str) -> str:

@@ -1,9 +1,10 @@
 """Python calls that become one opaque node of the captured graph.
 
-Three kinds of callable are kept whole: a module with a wide builder registered by the user, a module that
-`torch.export` cannot trace (a C extension, a branch on values), and a custom `autograd.Function` (tracing
-into it would lose its backward). Each call becomes one node of a custom op. Its fake implementation runs the
-callable on fake tensors or, where that fails, repeats the shapes of a real run.
+Four kinds of callable are kept whole: a module with a wide builder registered by the user, a module that
+`torch.export` cannot trace (a C extension, a branch on values), a custom `autograd.Function` (tracing into it
+would lose its backward), and a PyTorch function that does not run on fake tensors (`ctc_loss`). Each call
+becomes one node of a custom op. Its fake implementation runs the callable on fake tensors or, where that
+fails, repeats the shapes of a real run.
 """
 
 import contextlib
@@ -18,7 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._guards import detect_fake_mode
+from torch._subclasses.fake_tensor import DynamicOutputShapeException, UnsupportedOperatorException
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
+from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import CheckpointFunction
 
 from .. import _tree
@@ -28,7 +31,7 @@ from .handlers import handling_frame
 
 @dataclass
 class OpaqueCall:
-    """One call of a callable kept whole; `path` is its module's path, '' for an autograd function."""
+    """One call of a callable kept whole; `path` is its module's path, '' for a function."""
 
     path: str
     name: str
@@ -41,7 +44,9 @@ class OpaqueCall:
     number: int = 0  # number of earlier calls of the callable
     records: bool = True  # whether gradients were recorded at the call
 
-    def run(self, function: Callable[..., Any], tensors: list[Tensor], sizes: list[int]) -> list[Tensor]:
+    def run(
+        self, function: Callable[..., Any], tensors: Sequence[Tensor], sizes: Sequence[int]
+    ) -> list[Tensor]:
         """Call `function` with these tensors and sizes; return its tensor leaves."""
         args, kwargs = _tree.unflatten(self.leaves(tensors, sizes), self.spec)
         out_leaves, self.out_spec = _tree.flatten(function(*args, **kwargs))
@@ -93,6 +98,7 @@ class Recorder:
         functions: Sequence[type] = (),
         real_shapes: dict[Any, Any] | None = None,
         suspects: Mapping[str, str] | None = None,
+        torch_functions: Mapping[Any, str] | None = None,
     ):
         self.kept = kept  # module path -> why it is kept whole
         # Modules of a class that has failed to trace (path -> why); each call is tried on fake tensors first.
@@ -101,6 +107,8 @@ class Recorder:
         # (module, path) where a module's Python handles errors of a recorded call of `path`.
         self.handlers: list[tuple[Any, str]] = []
         self.functions = functions  # custom autograd functions that the model applies
+        self.torch_functions = torch_functions or {}  # PyTorch functions kept whole -> why
+        self.unsupported: Any = None  # another one, that has failed on fake tensors
         self.thread = threading.get_ident()
         self.calls: list[OpaqueCall] = []
         self.real_shapes = real_shapes
@@ -214,8 +222,30 @@ class Recorder:
             self.inside -= 1
 
 
+class TorchFunctionCalls(TorchFunctionMode):
+    """Records the calls of PyTorch functions that the recorder keeps whole, and notes which others should."""
+
+    def __init__(self, recorder: Recorder):
+        super().__init__()
+        self.recorder = recorder
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        recorder, kwargs = self.recorder, kwargs or {}
+        if not recorder.torch_functions or recorder.inside or func not in recorder.torch_functions:
+            try:
+                return func(*args, **kwargs)
+            except (DynamicOutputShapeException, UnsupportedOperatorException):
+                recorder.unsupported = func
+                raise
+        return recorder._record("", func.__name__, func, recorder.torch_functions[func], args, kwargs)
+
+
 def watch_real_shapes(
-    model: nn.Module, kept: dict[str, str], functions: Sequence[type], run: Callable[[], Any]
+    model: nn.Module,
+    kept: dict[str, str],
+    functions: Sequence[type],
+    torch_functions: Mapping[Any, str],
+    run: Callable[[], Any],
 ) -> dict[Any, Any]:
     """Run for real; return by (path, name, number) the outputs, structure and other leaves of each call."""
     shown: dict[Any, Any] = {}
@@ -234,7 +264,8 @@ def watch_real_shapes(
             shown[path, name, number] = ([x for x in leaves if isinstance(x, Tensor)], spec, statics)
             return result
 
-    with Watcher(kept, functions).active(model), torch.enable_grad():
+    watcher = Watcher(kept, functions, torch_functions=torch_functions)
+    with watcher.active(model), TorchFunctionCalls(watcher), torch.enable_grad():
         run()
     return shown
 

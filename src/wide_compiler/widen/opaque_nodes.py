@@ -1,5 +1,6 @@
 """Opaque calls in the lane graph: a registered wide module, or the callable lane by lane."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ from ..errors import UnsupportedError, UsageError, one_line
 from ..lanes import join_lanes, split_lanes
 from .builder import Val, map_leaves
 from .check import gradients_of, tensors_differ
-from .fallbacks import vmap_must_be_whole
+from .fallbacks import vmap_must_be_whole, vmap_over_lanes
 from .lane_function import LanesFunction
 from .lane_graph import NodeRow
 from .per_lane import give_back, lane_generator, lent
@@ -103,19 +104,23 @@ def _function_per_lane(call: OpaqueCall, wide: tuple[bool, ...]) -> Callable[...
 
 
 def _function_over_lanes(call: OpaqueCall, wide: tuple[bool, ...]) -> Callable[..., Any]:
-    """An autograd function under vmap; lane by lane with seeds per lane, or under torch.compile."""
-    per_lane, function = _function_per_lane(call, wide), call.function.args[0]  # type: ignore[attr-defined]
+    """A function under vmap; lane by lane with seeds per lane, or under torch.compile."""
+    per_lane = _function_per_lane(call, wide)
+    # `apply` of a custom autograd function, bound to its class.
+    custom = call.function.args[0] if isinstance(call.function, functools.partial) else None
 
     def run_over_lanes(
         n: int, tensors: list[Tensor], sizes: list[int], rng: Tensor | None
     ) -> tuple[Tensor, ...]:
         if rng is not None or torch.compiler.is_dynamo_compiling():
             return per_lane(n, tensors, sizes, rng)
+        if custom is None:
+            return vmap_over_lanes(lambda *own: tuple(call.run(call.function, own, sizes)), wide, *tensors)
         flags = iter(wide)
         args, kwargs = _tree.unflatten(call.leaves(tensors, sizes), call.spec)
         assert not kwargs and not any(isinstance(arg, (list, tuple, dict)) for arg in args)
         mapped = tuple(isinstance(arg, Tensor) and next(flags) for arg in args)
-        return LanesFunction.apply(function, mapped, n, *args)
+        return LanesFunction.apply(custom, mapped, n, *args)
 
     return _named(run_over_lanes, call)
 
