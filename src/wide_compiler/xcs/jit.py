@@ -145,7 +145,7 @@ def _mentioning_runtime(tree: Any) -> Any:
     else:
         last = tree.body[-1]
         tree.body.append(ast.copy_location(ast.If(ast.Constant(False), [ast.Expr(mention)], []), last))
-    return ast.fix_missing_locations(tree)
+    return tree
 
 
 def _warn(name: str, why: str, stacklevel: int = 4) -> None:

@@ -79,7 +79,7 @@ def lane_function(function: types.FunctionType, node: Any, dispatch: Any, cache:
     key = function.__code__
     code = cache.get(key)
     if code is None:
-        tree = ast.fix_missing_locations(_Calls().visit(clone(node)))
+        tree = _Calls().visit(clone(node))
         free = [name for name in key.co_freevars if not name.startswith("\U0010fffe")]
         code = cache[key] = compiled(tree, key, [*free, DISPATCH])
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))

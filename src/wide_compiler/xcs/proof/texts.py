@@ -3,6 +3,8 @@
 import ast
 from collections.abc import Iterable
 
+from ..text.trees import walk
+
 LOOPS = (ast.While, ast.For)
 BRANCHES = (*LOOPS, ast.Try, ast.If, ast.IfExp, ast.BoolOp, ast.Match, ast.Assert, ast.comprehension)
 
@@ -16,6 +18,6 @@ class Texts:
     """
 
     def __init__(self, trees: Iterable[ast.AST] = ()):
-        kinds = {type(node) for tree in trees for node in ast.walk(tree)}
+        kinds = {type(node) for node in walk(*trees)}
         self.branches = not kinds.isdisjoint(BRANCHES)
         self.tries = ast.Try in kinds

@@ -5,7 +5,7 @@ from typing import Any
 
 from .site_text import EVENTS, ITEM, ITEMS
 from .sites import Carrying, Sink, flat_target, sink_of, sinks_in
-from .trees import clone, expression, function_of, name
+from .trees import clone, expression, function_of, located, name, walk
 
 
 def items_of(node: Any, targets: list[str]) -> ast.expr:
@@ -20,7 +20,7 @@ def as_generator(mapped: ast.Call) -> ast.GeneratorExp:
     """Return the generator `(f(x) for x in xs)` equivalent to `map(f, xs)`."""
     function, source = map(clone, mapped.args)
     made = expression("(F(X) for X in S)", F=function, S=source, X=ITEM)
-    return ast.fix_missing_locations(ast.copy_location(made, mapped))
+    return located(ast.copy_location(made, mapped))
 
 
 def loop_body(
@@ -39,7 +39,7 @@ def loop_body(
     while isinstance(tail[-1], ast.With):  # the last sink may be inside a `with`
         tail = tail[-1].body
     count = sum(sink in sinks for sink in sinks_in(*body))
-    leaves = any(isinstance(part, ast.Continue) for top in body for part in ast.walk(top))
+    leaves = any(isinstance(part, ast.Continue) for part in walk(*body))
     single = sink_of(tail[-1]) in sinks and count == 1 and not leaves
     if single:
         tail[-1] = ast.copy_location(ast.Return(_sink_value(tail[-1])), tail[-1])

@@ -8,7 +8,7 @@ import ast
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from .names import reads, stored
+from .names import mentioned, reads, stored
 
 Body = list[ast.stmt]
 TRIES = (ast.Try, ast.TryStar)
@@ -137,6 +137,5 @@ def _before(node: ast.stmt, name: str, swallowing: bool) -> Paths:
             return Paths(read, found.ends and last.ends, found.leaves or last.leaves)
     # Other statements are assumed to store nothing. Nested functions and classes may read the name at any
     # time.
-    mentioned = any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(node))
     simple = isinstance(node, (ast.Expr, ast.Assert, ast.Delete))
-    return Paths(reads(node, name) if simple else mentioned, leaves=isinstance(node, ast.Match))
+    return Paths(reads(node, name) if simple else name in mentioned(node), leaves=isinstance(node, ast.Match))

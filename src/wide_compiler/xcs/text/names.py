@@ -3,6 +3,8 @@
 import ast
 from collections.abc import Iterable, Iterator
 
+from .trees import children, walk
+
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 BINDERS = (ast.ExceptHandler, ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef, ast.MatchAs, ast.MatchStar,
            ast.MatchMapping)  # fmt: skip
@@ -15,7 +17,7 @@ SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 def mentioned(*nodes: ast.AST) -> set[str]:
     """Return all names in the nodes, in any scope, read or stored."""
-    return {part.id for node in nodes for part in ast.walk(node) if isinstance(part, ast.Name)}
+    return {part.id for part in walk(*nodes) if isinstance(part, ast.Name)}
 
 
 def stored(nodes: Iterable[ast.AST]) -> set[str]:
@@ -38,9 +40,9 @@ def within_scope(node: ast.AST) -> Iterator[ast.AST]:
     """Yield the node and its descendants in this scope; of comprehensions, only walrus targets."""
     yield node
     if isinstance(node, COMPREHENSIONS):
-        yield from (part.target for part in ast.walk(node) if isinstance(part, ast.NamedExpr))
+        yield from (part.target for part in walk(node) if isinstance(part, ast.NamedExpr))
     elif not isinstance(node, SCOPES):
-        for child in ast.iter_child_nodes(node):
+        for child in children(node):
             yield from within_scope(child)
 
 
@@ -50,7 +52,7 @@ def captured(function: ast.AST) -> set[str]:
     found: set[str] = set()
     body = getattr(function, "body", function)  # excludes decorators, defaults and annotations
     for top in body if isinstance(body, list) else [body]:
-        nodes = list(ast.walk(top))
+        nodes = walk(top)
         found.update(*(n.names for n in nodes if isinstance(n, (ast.Global, ast.Nonlocal))))
         found |= mentioned(*(n for n in nodes if isinstance(n, SCOPES)), *kept_generators(top))
     return found
@@ -58,8 +60,8 @@ def captured(function: ast.AST) -> set[str]:
 
 def kept_generators(function: ast.AST) -> list[ast.GeneratorExp]:
     """Return generator expressions that are not consumed immediately, and so read names later."""
-    gone = {id(n.args[0]) for n in ast.walk(function) if isinstance(n, ast.Call) and eaten(n)}
-    nodes = [n for n in ast.walk(function) if isinstance(n, ast.GeneratorExp) and n is not function]
+    gone = {id(n.args[0]) for n in walk(function) if isinstance(n, ast.Call) and eaten(n)}
+    nodes = [n for n in walk(function) if isinstance(n, ast.GeneratorExp) and n is not function]
     return [n for n in nodes if id(n) not in gone]
 
 
@@ -83,4 +85,4 @@ def reads(node: ast.AST, name: str) -> bool:
         return reads(node.generators[0].iter, name)
     if isinstance(node, ast.Name):
         return node.id == name and not isinstance(node.ctx, ast.Store)
-    return any(reads(child, name) for child in ast.iter_child_nodes(node))
+    return any(reads(child, name) for child in children(node))

@@ -16,7 +16,7 @@ from .liveness import Block
 from .names import captured, eaten, reads
 from .site_text import ITEMS, RUNTIME, SiteText, shape_of, short
 from .sites import flat_target
-from .trees import clone, expression, lambda_of, name
+from .trees import clone, expression, lambda_of, name, walk
 
 KINDS = {ast.ListComp: "list", ast.SetComp: "set", ast.DictComp: "dict"}
 COMPILING = "__xcs_compiling"
@@ -63,7 +63,7 @@ class Rewriter(ast.NodeTransformer):
                 asked = ast.Assign([name(COMPILING, store=True)], expression("R.compiling()", R=RUNTIME))
                 documented = ast.get_docstring(tree, clean=False) is not None
                 tree.body.insert(int(documented), ast.copy_location(asked, tree.body[0]))
-        return ast.fix_missing_locations(tree)
+        return tree
 
     # Statements.
 
@@ -106,7 +106,7 @@ class Rewriter(ast.NodeTransformer):
             out.append(ast.copy_location(nothing, node))
         match original, node:
             case ast.Assign([ast.Name(made)], ast.ListComp()), ast.Assign() if made not in self.held:
-                following = ast.walk(block.after[0]) if block.after else ()
+                following = walk(block.after[0]) if block.after else ()
                 if [n.id for n in following if isinstance(n, ast.Name)].count(made) == 1:
                     self.offered = (made, (id(block.statements), block.index + 1), node.value)
         return out

@@ -14,6 +14,7 @@ from typing import Any
 from ..ir import graph_of
 from .liveness import TRIES, Block, Body, live_after, read_before_stored
 from .names import COMPREHENSIONS, captured, eaten, kept_generators, mentioned, reads, stored
+from .trees import children, walk
 
 SHORT_CIRCUIT = ("any", "all")
 SOURCES = ("zip", "enumerate")
@@ -41,7 +42,7 @@ class Sink:
 
 def flat_target(target: ast.expr) -> list[str] | None:
     """Return the names in a target such as `x`, `(a, b)` or `(i, (a, b))`; None for other targets."""
-    parts = list(ast.walk(target))
+    parts = walk(target)
     if not all(isinstance(part, (ast.Name, ast.Tuple, ast.List, ast.expr_context)) for part in parts):
         return None
     found = [part for part in parts if isinstance(part, ast.Name)]
@@ -66,7 +67,7 @@ EXITS: dict[Any, str] = {
 
 def unsuitable(node: ast.AST, more: dict[Any, str] | None = None) -> str | None:
     """Return why a body cannot be part of a site, or None."""
-    parts = list(ast.walk(node))
+    parts = walk(node)
     for kinds, why in {**UNSUITABLE, **(more or {})}.items():
         if any(isinstance(part, kinds) for part in parts):
             return why
@@ -133,7 +134,7 @@ def sink_of(statement: ast.AST) -> Sink | None:
 
 def sinks_in(*nodes: ast.AST) -> list[Sink]:
     """Return all sinks in the nodes, in order."""
-    found = [sink_of(part) for node in nodes for part in ast.walk(node)]
+    found = [sink_of(part) for node in nodes for part in walk(node)]
     return [sink for sink in found if sink is not None]
 
 
@@ -168,7 +169,7 @@ def carrying(node: ast.For, block: Block) -> Carrying | None:
     carried = {name for name in own if read_before_stored(node.body, name)}
     start = next((i for i, s in enumerate(node.body) if mentioned(s) & carried), 0)
     first, last = node.body[:start], node.body[start:]
-    parts = [part for statement in last for part in ast.walk(statement)]
+    parts = [part for statement in last for part in walk(statement)]
     calls = [p for p in parts if isinstance(p, ast.Call)]
     called = {p.func.id if isinstance(p.func, ast.Name) else "" for p in calls}
     if (
@@ -193,7 +194,7 @@ def _sinks(body: Body) -> list[Sink]:
 
 
 def _sink_trouble(sink: Sink, node: ast.For, block: Block, function: ast.AST) -> str | None:
-    names = [n for top in node.body for n in ast.walk(top) if isinstance(n, ast.Name) and n.id == sink.name]
+    names = [n for top in node.body for n in walk(top) if isinstance(n, ast.Name) and n.id == sink.name]
     read = sink.kind != "carried" and len(names) != sinks_in(*node.body).count(sink)
     if read or reads(node.iter, sink.name):
         return f"{sink.name!r} is read while it is filled"
@@ -206,12 +207,12 @@ def _sink_trouble(sink: Sink, node: ast.For, block: Block, function: ast.AST) ->
 
 def _bound_before(name: str, block: Block, function: ast.AST) -> bool:
     """Return whether the name is a parameter or assigned above, and never deleted."""
-    for node in ast.walk(function):
+    for node in walk(function):
         deleted = isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Del)
         if deleted or (isinstance(node, ast.ExceptHandler) and node.name == name):
             return False
     above = [s for b in block.around() for s in b.statements[: b.index]]
-    arguments = {a.arg for a in ast.walk(getattr(function, "args", function)) if isinstance(a, ast.arg)}
+    arguments = {a.arg for a in walk(getattr(function, "args", function)) if isinstance(a, ast.arg)}
     return name in arguments or any(isinstance(s, ast.Assign) and name in stored(s.targets) for s in above)
 
 
@@ -256,7 +257,7 @@ def _makes(value: ast.expr, sink: Sink) -> bool:
 def _breaks(node: ast.AST) -> bool:
     """Return whether the node has a `break` that does not belong to an inner loop."""
     loop = isinstance(node, (ast.For, ast.While))
-    inner = node.orelse if loop else ast.iter_child_nodes(node)  # type: ignore[attr-defined]
+    inner = node.orelse if loop else children(node)  # type: ignore[attr-defined]
     return isinstance(node, ast.Break) or any(map(_breaks, inner))
 
 
@@ -265,7 +266,7 @@ def caught(body: Body, sinks: list[Sink]) -> bool:
 
     Appending to a list never fails, and filling other containers never raises OSError.
     """
-    tries = [part for top in body for part in ast.walk(top) if isinstance(part, TRIES)]
+    tries = [part for top in body for part in walk(top) if isinstance(part, TRIES)]
     seen: list[ast.stmt] = [t for t in tries if t.finalbody]
     seen += [s for t in tries if not all(_of_reading(h.type) for h in t.handlers) for s in t.body]
     return any(sink in sinks and sink.kind != "append" for sink in sinks_in(*seen))
@@ -298,7 +299,7 @@ def independent_run(block: Block, held: set[str]) -> int:
 
 def _worth_overlapping(value: ast.expr) -> bool:
     """Return whether an expression contains a call and nothing that is a site itself."""
-    parts = list(ast.walk(value))
+    parts = walk(value)
     inside = any(isinstance(part, COMPREHENSIONS) for part in parts) or unsuitable(value)
     return not inside and any(isinstance(part, ast.Call) for part in parts)
 

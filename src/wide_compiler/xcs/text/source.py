@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from .names import SCOPES
-from .trees import function_of
+from .trees import function_of, located, walk
 
 FUTURES = 0
 for _name in __import__("__future__").all_feature_names:
@@ -89,12 +89,12 @@ def _candidates(text: str, start: int, code: types.CodeType) -> list[FunctionNod
     """Return functions of that name in the text; for a lambda, all lambdas of the file on its line."""
     if code.co_name == "<lambda>":
         whole = "".join(linecache.getlines(code.co_filename))
-        lambdas = [n for n in ast.walk(_parsed(whole)) if isinstance(n, ast.Lambda)]
+        lambdas = [n for n in walk(_parsed(whole)) if isinstance(n, ast.Lambda)]
         return [n for n in lambdas if n.lineno <= code.co_firstlineno <= (n.end_lineno or n.lineno)]
     if text[:1].isspace():  # dedenting would change multi-line strings
         text, start = "if True:\n" + text, start - 1
     tree = ast.increment_lineno(_parsed(text), start - 1)
-    return [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == code.co_name]
+    return [n for n in walk(tree) if isinstance(n, ast.FunctionDef) and n.name == code.co_name]
 
 
 @contextlib.contextmanager
@@ -137,7 +137,7 @@ def _imports(filename: str, lines: tuple[str, ...]) -> tuple[str, ...]:
         tops = [top for top in _parsed("".join(lines)).body if not isinstance(top, SCOPES)]
     except NoSource:
         return ()
-    found = [part for top in tops for part in ast.walk(top) if isinstance(part, ast.alias)]
+    found = [part for top in tops for part in walk(top) if isinstance(part, ast.alias)]
     return tuple((a.asname or a.name).split(".")[0] for a in found if a.name != "*")
 
 
@@ -155,7 +155,7 @@ def compiled(
             body.insert(0, ast.Global([name]))  # for recursive calls
     outer = function_of("outer", list(free), body, node)
     above: list[ast.stmt] = [ast.Import([ast.alias(name)]) for name in imports]
-    module = ast.fix_missing_locations(ast.Module([*above, outer], []))
+    module = located(ast.Module([*above, outer], []))
     with unwarned(like.co_filename):
         built = compile(module, like.co_filename, "exec", like.co_flags & FUTURES, dont_inherit=True)
     return _nested(_nested(built, "outer"), name)
@@ -208,7 +208,7 @@ def private_names(node: Any, qualified: str) -> Any:
         private = isinstance(name, str) and name.startswith("__") and not name.endswith("__")
         return f"_{owner}{name}" if private else name
 
-    for part in ast.walk(node) if owner else ():
+    for part in walk(node) if owner else ():
         for name, value in ast.iter_fields(part):
             if isinstance(value, list):
                 setattr(part, name, list(map(written, value)))
