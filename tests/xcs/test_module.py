@@ -142,7 +142,7 @@ def test_a_dataclass_is_told_to_be_none(frozen):
     class Point:
         x: float
 
-    with pytest.raises(TypeError, match="Point is a dataclass already: leave @dataclass away"):
+    with pytest.raises(TypeError, match="Point is a dataclass already; remove @dataclass"):
         module(Point)
 
 

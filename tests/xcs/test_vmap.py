@@ -28,7 +28,7 @@ def test_vmap_over_lists_and_leading_axes():
     assert isinstance(stacked, np.ndarray) and np.allclose(stacked, [length(x) for x in xs])
     assert vmap(lambda a, b: a + b)([1, 2], [3, 4]) == [4, 6]
     assert vmap(lambda a, b, c: a + b + c)([1, 2], [3, 4], [5, 6]) == [9, 12]
-    with pytest.raises(ValueError, match="one length"):
+    with pytest.raises(ValueError, match="the same length"):
         vmap(lambda a, b: a)([1], [1, 2])
 
 

@@ -64,7 +64,7 @@ def _check_tensors(model: nn.Module, lane: int) -> None:
     for (_, end, path, this), (start, _, other, that) in itertools.pairwise(spans):
         if start < end and this != that:
             raise AlignmentError(
-                f"lane {lane}: {other} shares memory with {path}, and stacked they would part; "
+                f"lane {lane}: {other} shares memory with {path}, which stacking would undo; "
                 f"make one of them a clone, or the same object"
             )
 

@@ -109,7 +109,7 @@ def _observe(
     for slot in slots(copy):
         tensor, place = before.get(slot.path, (None, 0))
         if slot.kind == "parameter" and (slot.tensor is not tensor or _address(slot.tensor) != place):
-            effects.append(f"its forward puts other memory into the parameter {slot.path}")
+            effects.append(f"its forward replaces the memory of the parameter {slot.path} (.data)")
     observation = Observation(
         observer.reads,
         originals,

@@ -203,7 +203,7 @@ class Recorder:
         for leaf in call.out_statics:
             if leaf is not _TENSOR and leaf is not None:
                 raise CaptureFailed(
-                    f"{path or name} gives the Python value {leaf!r}, which a graph would freeze"
+                    f"{path or name} returns the Python value {leaf!r}, which a graph would freeze"
                 )
         return call.rebuild(list(outputs))
 
@@ -272,7 +272,7 @@ def watch_real_shapes(
 
 @torch.library.custom_op("wide_compiler::opaque", mutates_args=())
 def opaque(tensors: list[Tensor], sizes: list[int], handle: int) -> list[Tensor]:
-    raise AssertionError("a call kept whole is a mark in a captured graph and never runs")
+    raise AssertionError("an opaque call is only a marker in a captured graph and never runs")
 
 
 @opaque.register_fake

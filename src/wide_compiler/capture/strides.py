@@ -80,7 +80,7 @@ class LayoutReads(TorchFunctionMode):
         if torch.is_grad_enabled():
             for value in args:
                 if type(value) is nn.Parameter and value.requires_grad and not is_fake(value):
-                    self.refused = "its forward computes with a parameter of a module outside of it"
+                    self.refused = "its forward computes with a parameter that is not part of the model"
         return func(*args, **(kwargs or {}))
 
     def _note(self, func: Any, tensor: Any, frame: FrameType | None) -> None:
@@ -96,9 +96,11 @@ class LayoutReads(TorchFunctionMode):
         elif func in _HISTORY and not is_input:
             self.of_gradients = True
         elif func in _HISTORY:
-            self.refused = "its forward asks for an input's history, which a graph would freeze"
+            self.refused = (
+                "its forward reads is_leaf, grad_fn or _version of an input, which a graph would freeze"
+            )
         else:
-            self.refused = f"its forward asks for {func.__name__}() of a tensor, which lanes change"
+            self.refused = f"its forward reads {func.__name__}() of a tensor, which differs for lanes"
 
     def check(self) -> None:
         if self.refused:

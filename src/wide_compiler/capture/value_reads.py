@@ -111,7 +111,7 @@ class ValueReads(TorchFunctionMode):
 
     def check(self) -> None:
         if any(tensor._version != version for tensor, version in self.chosen):
-            raise CaptureFailed("its forward writes what it has indexed by a tensor of one number")
+            raise CaptureFailed("its forward writes into a tensor that it has indexed by a 0-d tensor")
 
 
 def _unknown(x: Tensor) -> bool:

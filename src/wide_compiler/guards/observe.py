@@ -210,7 +210,7 @@ class Observer:
         except Exception as error:  # reading an object's attributes may raise anything
             sys.setprofile(None)
             where = f"{frame.f_code.co_qualname}: {type(error).__name__}: {error}"
-            self.effects.append(f"what its Python reads cannot be recorded ({where})")
+            self.effects.append(f"the reads of its Python code cannot be recorded ({where})")
 
     def _note_event(self, frame: types.FrameType, event: str, argument: Any) -> None:
         if self._paused is not None:
@@ -294,7 +294,7 @@ class Observer:
                     f"its forward calls {name} of PyTorch's generator, which a graph would lose"
                 )
         elif function is torch.is_inference_mode_enabled and owner == "user":
-            self.effects.append("its forward asks for inference mode, which is off while it is captured")
+            self.effects.append("its forward reads the inference mode, which is off during a capture")
         elif (
             owner in ("user", "torch")
             and function.__module__ in _SETTINGS

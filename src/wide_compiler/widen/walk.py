@@ -205,7 +205,7 @@ class _Walk:
         if node in self.wide_roots and not value.wide:
             if node.name in self.captured.states:
                 raise WidenFailed(
-                    f"{self.captured.states[node.name]} is one tensor for all lanes and lanes write it"
+                    f"{self.captured.states[node.name]} is one tensor for all lanes, and lanes write into it"
                 )
             value = self.builder.call(own_lanes, value, self.builder.n)
         if node in self.contiguous and node.op != "placeholder" and not value.value.is_contiguous():
@@ -229,7 +229,7 @@ class _Walk:
         if is_size(node.target):
             rule = find_rule(node.target)
             if rule is None:
-                raise ReadsLayout(f"{node.target} reads the layout of memory, which lanes change")
+                raise ReadsLayout(f"{node.target} reads the memory layout, which differs for lanes")
             return rule.function(self.builder, *args)
         self.rows.append(NodeRow(module_path(node), str(node.target).removeprefix("aten."), ""))
         self.builder.strategy = ""

@@ -170,7 +170,7 @@ def _attempt(work: Work, rung: Rung) -> list[Any] | Miss:
 
 
 def _reason(error: BaseException) -> str:
-    return str(error) or "it gave up" if isinstance(error, Bail) else f"{type(error).__name__}: {error}"
+    return str(error) or "no reason given" if isinstance(error, Bail) else f"{type(error).__name__}: {error}"
 
 
 def _took(work: Work, rung: Rung) -> None:
@@ -199,4 +199,4 @@ def _verify(work: Work, values: list[Any]) -> None:
         tail = values[len(values) - len(back) :]
         right = same(front, values[: len(front)], rtol) and same(back, tail, rtol)
     if not right:
-        raise Bail("items came out different")
+        raise Bail("results differ from the loop")

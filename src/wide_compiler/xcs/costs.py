@@ -11,6 +11,7 @@ from typing import Any
 
 SHARE = 0.05
 MEDIAN_OF = 5
+TOO_LITTLE = "the expected gain is too small so far"
 KEPT = 3  # number of recent calls of a rung that are remembered
 
 

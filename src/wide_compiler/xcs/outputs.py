@@ -67,7 +67,7 @@ def carried_on(values: list[Any], totals: list[Any], step: Any) -> None:
     now: Any = totals
     for value in values:
         if not all(type(part) in COMPARED_BY_NO_USER for part in value):
-            raise TypeError("comparing it may run code of its own")
+            raise TypeError("comparing these values may run user code")
         now = step(*now, *value)
     totals[:] = now
 

@@ -158,7 +158,7 @@ _CALL = ast.parse("operator()", mode="eval").body
 def prove(operator: Any) -> Proof:
     """Analyse an operator called with arguments of the annotated types."""
     if not callable(operator):
-        return Proof(operator, Effect.UNKNOWN, reason=f"a {type(operator).__name__} is not called")
+        return Proof(operator, Effect.UNKNOWN, reason=f"a {type(operator).__name__} is not callable")
     hints, keywords = _parameters(operator)
     analyzer = Analyzer(Guards())
     callee = analyzer.look(operator, analyzer.guards.note("const", operator))

@@ -15,7 +15,7 @@ from ..errors import WideError
 from . import timing
 from .call import Call
 from .checking import check, run_own
-from .costs import Budget, Costs
+from .costs import TOO_LITTLE, Budget, Costs
 from .exceptions import raise_here, raise_interrupt
 from .items import Blocks, Items, items_of, kept_blocks
 from .lanes.lane import Diverge
@@ -40,8 +40,12 @@ ANALYSIS_SECONDS = 5e-4  # approximate duration of an analysis
 # Maximum number of iterations of nested loops in a comprehension, since all of them are listed first.
 MOST_ROUNDS = 2**20
 WATCHED = 2e-8  # overhead of timing the plain loop, in seconds per item
-TOO_LITTLE = "there is too little to gain so far"
-STOPS_EARLY = "it stops early, and the items after that would run for nothing"
+# Expected by `items_of`.
+NO_ITEMS = (
+    "its iterable is not an exact list, tuple, range, dict view, array or tensor, or its items do not fit "
+    "the loop variables"
+)
+STOPS_EARLY = "any() and all() stop early, so running all items would waste time"
 
 
 class Site:
@@ -97,9 +101,9 @@ class Site:
             eater = self.text.eater
             functions = {"body": body} if cond is None else {"body": body, "cond": cond}
             if consumer is not None and consumer is not getattr(builtins, eater):
-                self.went_plain(f"{eater} is not the builtin here")
+                self.went_plain(f"the name {eater} is not the builtin here")
             elif options and not inert(eater, options):
-                self.went_plain("what is done with each item may change something before the next one")
+                self.went_plain(f"{eater} with these options may run user code between items")
             else:
                 items = self._items(source, before) if expand is None else self._expanded(call, expand)
                 self._decide(call, items, functions, after, switchable=expand is None)
@@ -115,7 +119,7 @@ class Site:
         if mapper is map:
             call = self.run(source, body, *rest, **to)
         else:
-            self.went_plain("map is not the builtin here")
+            self.went_plain("the name map is not the builtin here")
             call = Call(self, source)
         call.mapping = mapper, function
         return call
@@ -133,7 +137,7 @@ class Site:
             if fillable(self.text, containers, totals, makers):
                 items = items_of(source, self.text.shape)
             if items is None:
-                self.went_plain("it fills, or runs over, something that may run code of its own")
+                self.went_plain("its iterable, or a container that it fills, is not an exact builtin type")
             self._decide(call, items, {"body": body}, None, switchable=not totals)
             if call.done and self.text.sinks[0].kind == "carried":
                 values, call.values = call.values, ()
@@ -199,7 +203,7 @@ class Site:
             put(*given)
         except Exception as refused:
             if call.pure:
-                raise Bail(f"putting its values away raises {type(refused).__name__}: {refused}") from None
+                raise Bail(f"storing the results raises {type(refused).__name__}: {refused}") from None
             call.error = refused
 
     def _fill(self, call: Call, totals: list[Any]) -> None:
@@ -213,7 +217,7 @@ class Site:
         """Return the items of a loop, or None after recording the reason."""
         items, kept = items_of(source, self.text.shape), kept_blocks(source, before)
         if items is None:
-            self.went_plain("what it loops over is not a list, tuple, range, dict view, array or tensor")
+            self.went_plain(NO_ITEMS)
         elif kept is not None:
             items.columns = [kept]
         return items
@@ -235,7 +239,7 @@ class Site:
                 except Exception as error:  # the plain loop will raise it
                     raise_interrupt(error)
         if not 0 < len(rows) <= MOST_ROUNDS:
-            self.went_plain(plan.reason if plan is not None else "what it loops over is not known")
+            self.went_plain(plan.reason if plan is not None else NO_ITEMS)
             return None
         return Items([list(map(operator.itemgetter(k), rows)) for k in range(len(rows[0]))], len(rows))
 
@@ -252,7 +256,7 @@ class Site:
                 self.schedule.rest(timing.now() - call.looked, 0.0)
             return
         if items.n < 2:
-            return self.went_plain("there is nothing to run beside another")
+            return self.went_plain("it has fewer than two items")
         paid = self.budget.analysed + self.budget.tried
         try:
             values, work = self.values(items, functions, after)
@@ -280,9 +284,9 @@ class Site:
         elif plan.declined:
             self.decline(plan.reason)
         elif statements and plan.effect is Effect.PURE:
-            self.decline("nothing in it waits")
+            self.decline("none of the statements waits for I/O")
         elif self.text.caught and plan.effect is Effect.IO:
-            self.went_plain("it fills something within a try, which must see it if that raises")
+            self.went_plain("it fills a container inside a try, which may catch an error of filling it")
         else:
             work = Work(self, plan, items, functions)
             work.seen, work.after = seen, after
@@ -392,7 +396,7 @@ class Site:
     def broke(self, error: BaseException) -> None:
         """Record an internal error; the original code runs, and `explain` reports the error."""
         self.faults += 1
-        what = f"an error in the analysis or in a rung: {type(error).__name__}: {error}"
+        what = f"internal error: {type(error).__name__}: {error}"
         self.went_plain(str(error) if type(error) is Bail else what)
         with contextlib.suppress(Exception, Bail):
             self.schedule.back_off()

@@ -17,7 +17,7 @@ from ..text.trees import clone
 from ..work import Bail
 from .array_rules import apply_function
 from .indexing import item_at
-from .lane import Lane, Objects, lanes_in
+from .lane import Lane, Objects, lanes_in, no_rule
 from .python_functions import builtin_call
 
 DISPATCH = "\U0010fffe_call"  # not a valid identifier, so no clash with user names
@@ -133,7 +133,7 @@ class Dispatcher:
         method = on_class(type(function), "__call__")
         if isinstance(method, types.FunctionType) and not isinstance(function, nn.Module):
             return self._python(method, (function, *args), kwargs)
-        raise Bail(f"a call of {getattr(function, '__name__', type(function).__name__)}")
+        raise Bail(no_rule(function))
 
     def item(self, value: Any, index: Any) -> Any:
         """Return `value[index]`."""
@@ -143,7 +143,7 @@ class Dispatcher:
         """Count an iteration of a `while` loop. Raises `Bail` beyond the maximum."""
         self.rounds += 1
         if self.rounds > MOST_ROUNDS:
-            raise Bail("a loop of very many rounds")
+            raise Bail(f"while loops of more than {MOST_ROUNDS:,} iterations")
         return True
 
     def sought(self, value: Any) -> Any:
@@ -154,14 +154,14 @@ class Dispatcher:
         if type(value) is Objects or (
             type(value) is Lane and value.data.dtype.kind in "fc" and np.isnan(value.data).any()
         ):
-            raise Bail("nan or objects that are looked for")
+            raise Bail("a search (`in`) for nan or an object, which Python finds by identity")
         return value
 
     def same(self, a: Any, b: Any) -> bool:
         """Return `a is b`. Lanes can only be compared with None. Raises `Bail`."""
         lanes = type(a) in (Lane, Objects) or type(b) in (Lane, Objects)
         if b is self or (lanes and a is not None and b is not None):
-            raise Bail("the identity of numbers or arrays")
+            raise Bail("a comparison by `is` of numbers or arrays")
         return a is b
 
     def _python(self, function: types.FunctionType, args: tuple, kwargs: dict[str, Any]) -> Any:

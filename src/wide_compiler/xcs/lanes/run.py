@@ -31,7 +31,7 @@ def vectorized(work: Work) -> list[Any]:
             for start, stop in chunks(work):
                 part = body.values(start, stop)
                 if noticed:
-                    raise Bail(f"{noticed[0]} in an item")
+                    raise Bail(f"NumPy reports '{noticed[0]}' for an item")
                 values = values + part if values else part
     except Bail as bail:
         why = str(bail)
@@ -81,7 +81,7 @@ class Body:
         """
         self.runs += 1
         if self.runs > MOST_PATHS:
-            raise Bail("items take too many different ways")
+            raise Bail(f"items take more than {MOST_PATHS} ways through its branches")
         try:
             found = self._once(columns, len(added) if lanes is None else len(lanes), lanes is None)
         except Diverge as split:
@@ -115,7 +115,7 @@ class Body:
         else:
             found = hand(result, count, in_order)
         if any(map(_has_nan, given)) and any(map(_is_nan, found)):
-            raise Bail("nan, which is only found again where it is the same object")
+            raise Bail("nan in items and results, which Python finds by identity")
         return found
 
 

@@ -84,7 +84,7 @@ class Value:
         held = [*(self.parts or ()), *([] if elem is None else [elem])]
         self.depth: int = 1 + max((value.depth for value in held), default=0)
         if self.depth > DEEPEST:
-            raise Decline(Effect.UNKNOWN, "it nests things too deep")
+            raise Decline(Effect.UNKNOWN, f"values are nested more than {DEEPEST} levels deep")
         self._key = (id(type), id(obj), slot, fresh, self.parts, elem, places, method, function)
         self._hash = hash(self._key)
 

@@ -89,7 +89,7 @@ class Rewriter(ast.NodeTransformer):
             if found is not None:
                 return found
         if isinstance(node, ast.While):
-            self._no_site("loop", node, "how many rounds there are is known only when it ends")
+            self._no_site("loop", node, "the number of iterations of a while loop is not known beforehand")
         original = block.statements[block.index]
         for field_name in ("body", "orelse", "finalbody"):
             inner = getattr(original, field_name, None)
@@ -134,7 +134,7 @@ class Rewriter(ast.NodeTransformer):
         mapped = sites.eaten_map(node)
         if mapped is None and not eaten(node):
             if isinstance(node.func, ast.Name) and node.func.id == "map":
-                self._no_site("generator", node, "it is a map: [f(x) for x in xs] would be looked at")
+                self._no_site("generator", node, "map() is lazy; write [f(x) for x in xs]")
             return self.generic_visit(node)
         eater = node.func.id if isinstance(node.func, ast.Name) else "join"
         options = [*node.args[1:], *(k.value for k in node.keywords if k.arg != "default")]
@@ -143,7 +143,8 @@ class Rewriter(ast.NodeTransformer):
         return node
 
     def visit_GeneratorExp(self, node: ast.GeneratorExp) -> ast.AST:
-        self._no_site("generator", node, "who takes its items, and when, is not known")
+        reason = "the generator is not consumed at once by a builtin such as sum() or list()"
+        self._no_site("generator", node, reason)
         return self.generic_visit(node)
 
     def _map_site(
@@ -227,7 +228,7 @@ class Rewriter(ast.NodeTransformer):
     def _loop(self, node: ast.For, block: Block) -> list[ast.stmt] | None:
         sinks, reason = sites.loop(node, block, self.original)
         if reason or self.depth >= 1:
-            self._no_site("loop", node, reason or "it is inside another site")
+            self._no_site("loop", node, reason or "it is inside another loop that may run in parallel")
             return None
         site = self._new("loop", node)
         site.sinks, site.shape = sinks, shape_of(node.target)

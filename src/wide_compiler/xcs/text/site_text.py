@@ -8,9 +8,10 @@ from .sites import Sink
 
 # Not a valid identifier, so no clash with user names; sorts last among free variables.
 RUNTIME = "\U0010fffe_xcs"
-ITEMS = "__xcs_items"
-ITEM = "__xcs_item"
-EVENTS = "__xcs_events"
+INTRODUCED = "__xcs_"  # prefix of variables that rewriting introduces
+ITEMS = f"{INTRODUCED}items"
+ITEM = f"{INTRODUCED}item"
+EVENTS = f"{INTRODUCED}events"
 
 
 @dataclass
@@ -50,3 +51,9 @@ def shape_of(target: ast.expr) -> Any:
 def short(node: ast.AST, first_line: bool = False) -> str:
     text = ast.unparse(node)
     return text.split("\n")[0] if first_line else " ".join(text.split())
+
+
+def excerpt(node: ast.AST, most: int = 60) -> str:
+    """Return the node's source in one line of at most `most` characters, for messages."""
+    text = short(node).replace(INTRODUCED, "")
+    return text if len(text) <= most else f"{text[: most - 3]}..."

@@ -58,9 +58,9 @@ UNSUITABLE: dict[Any, str] = {
     (ast.Global, ast.Nonlocal): "it declares a global or nonlocal name",
 }  # fmt: skip
 EXITS: dict[Any, str] = {
-    ast.Return: "it returns from the middle",
-    ast.Delete: "it deletes something",
-    (ast.Import, ast.ImportFrom): "it imports",
+    ast.Return: "it has a return statement",
+    ast.Delete: "it has a del statement",
+    (ast.Import, ast.ImportFrom): "it has an import statement",
 }
 
 
@@ -71,7 +71,7 @@ def unsuitable(node: ast.AST, more: dict[Any, str] | None = None) -> str | None:
         if any(isinstance(part, kinds) for part in parts):
             return why
     if any(isinstance(part, ast.comprehension) and part.is_async for part in parts):
-        return "it is asynchronous"
+        return "it has an async comprehension"
     later = "it makes a generator, which would read the loop's variables later"
     return later if kept_generators(node) else None
 
@@ -81,7 +81,7 @@ def comprehension(node: Any) -> str | None:
     if None in targets:
         return "its loop variable is not a plain name or tuple of names"
     names = [name for target in targets for name in target or ()]
-    return unsuitable(node) if len(set(names)) == len(names) else "two of its loops use one name"
+    return unsuitable(node) if len(set(names)) == len(names) else "two of its loops use the same variable"
 
 
 def loop(node: ast.For, block: Block, function: ast.AST) -> tuple[list[Sink], str | None]:
@@ -89,7 +89,7 @@ def loop(node: ast.For, block: Block, function: ast.AST) -> tuple[list[Sink], st
     names, body = flat_target(node.target), ast.Module(node.body, [])
     if names is None:
         return [], "its loop variable is not a plain name or tuple of names"
-    reason = unsuitable(body, EXITS) or ("it breaks off early" if _breaks(body) else None)
+    reason = unsuitable(body, EXITS) or ("it has a break statement" if _breaks(body) else None)
     if reason:
         return [], reason
     carried = carrying(node, block)
@@ -98,19 +98,19 @@ def loop(node: ast.For, block: Block, function: ast.AST) -> tuple[list[Sink], st
     if not sinks:
         return [], "it fills no list, set, dict or accumulator"
     if any(by_name[s.name] != s for s in sinks):
-        return [], "it fills one name in two ways"
+        return [], "it fills one container in two ways"
     held, own = captured(function), stored(node.body)
     for name in dict.fromkeys([*by_name, *names, *own]):
         if name in held:
-            return [], f"{name!r} is captured by a function or not local"
+            return [], f"{name!r} is global, nonlocal or used by a nested function"
         if name in by_name:
             reason = _sink_trouble(by_name[name], node, block, function)
             if reason:
                 return [], reason
         elif name in names and name in own:
-            return [], f"it assigns its own loop variable {name!r}"
+            return [], f"it assigns to its own loop variable {name!r}"
         elif name not in names and read_before_stored(node.body, name):
-            return [], f"{name!r} is carried from one round to the next"
+            return [], f"{name!r} is carried from one iteration to the next"
         elif live_after(node, block, name):
             return [], f"{name!r} is used after the loop"
     return list(by_name.values()), None
@@ -198,9 +198,9 @@ def _sink_trouble(sink: Sink, node: ast.For, block: Block, function: ast.AST) ->
     if read or reads(node.iter, sink.name):
         return f"{sink.name!r} is read while it is filled"
     if sink.kind not in TOTALS and not _fresh_before(sink, block):
-        return f"{sink.name!r} is not made fresh right before the loop"
+        return f"{sink.name!r} is not a new container, made right before the loop"
     if sink.kind in TOTALS and not _bound_before(sink.name, block, function):
-        return f"{sink.name!r} may not be set before the loop"
+        return f"{sink.name!r} may be unbound before the loop"
     return None
 
 
