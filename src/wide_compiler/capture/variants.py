@@ -32,7 +32,7 @@ def group_by_variant(models: Sequence[nn.Module]) -> list[int]:
     for model in models:
         state = _state(model)
         for index, (leader, known) in enumerate(leaders):
-            if _Comparison({**known, **state}).alike(leader, model):
+            if _ObjectComparison({**known, **state}).alike(leader, model):
                 variants.append(index)
                 break
         else:
@@ -46,7 +46,7 @@ def tensors_apart(a: nn.Module, b: nn.Module) -> dict[int, Tensor] | None:
 
     None if they differ in anything else.
     """
-    comparison = _Comparison({**_state(a), **_state(b)})
+    comparison = _ObjectComparison({**_state(a), **_state(b)})
     comparison.apart = {}
     return comparison.apart if comparison.alike(a, b) else None
 
@@ -65,7 +65,7 @@ def _state(model: nn.Module) -> dict[int, str]:
     return state
 
 
-class _Comparison:
+class _ObjectComparison:
     def __init__(self, state: dict[int, str]):
         self.state = state
         self.apart: dict[int, Tensor] | None = None  # if not None, tensors may differ and are recorded here

@@ -43,9 +43,9 @@ from .reads import (
     ClassOf,
     Entry,
     Flag,
-    Items,
+    HeldTensor,
     Keys,
-    Numbers,
+    SequenceItems,
     Set,
     State,
     Table,
@@ -507,7 +507,7 @@ class Observer:
         for name in table.keys() & names.attributes:
             self.reads.note(Entry, table, name, path=f"{path}.{name}")
             if isinstance(table[name], list):
-                self.reads.note(Items, table[name], path=f"{path}.{name}")
+                self.reads.note(SequenceItems, table[name], path=f"{path}.{name}")
         if module.__name__ == "os" and names.attributes & {"environ", "getenv"}:
             self._note_environment()
         elif module.__name__ in ("decimal", "_decimal"):
@@ -613,7 +613,7 @@ class Observer:
     def _visit_tensor(self, tensor: Tensor, code: types.CodeType, path: str) -> None:
         if id(tensor) in self.owned or _is_fake(tensor):
             return
-        self.reads.note(Numbers, tensor, path=path)
+        self.reads.note(HeldTensor, tensor, path=path)
         names = self._names(code)
         for name in {*vars(tensor), "grad"} & names.attributes:
             if name != "grad" or tensor.is_leaf:
@@ -628,7 +628,7 @@ class Observer:
 
     def _visit_items(self, items: Any, code: types.CodeType, path: str) -> None:
         if not isinstance(items, tuple):
-            self.reads.note(Items, items, path=path)
+            self.reads.note(SequenceItems, items, path=path)
         for place, item in enumerate(items):
             if not is_atom(item):
                 self._keep_visit(item, code, f"{path}[{place}]")

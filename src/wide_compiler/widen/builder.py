@@ -46,14 +46,14 @@ class LaneScalar:
     values: tuple[Any, ...]
 
 
-class Choice(str):
+class StrategyChoice(str):
     """The default strategy of a call that the user has not forced, with its alternatives."""
 
     primitive: str
     choices: tuple[str, ...]
 
     @classmethod
-    def of(cls, name: str, primitive: str, choices: tuple[str, ...]) -> "Choice":
+    def of(cls, name: str, primitive: str, choices: tuple[str, ...]) -> "StrategyChoice":
         choice = cls(name)
         choice.primitive, choice.choices = primitive, choices
         return choice
@@ -78,8 +78,8 @@ class Builder:
     def choose(self, primitive: Any, auto: str, choices: Sequence[str] | None = None) -> str:
         """The strategy for a rule: the user's, if this primitive has it, else `auto`.
 
-        In the second case it is a `Choice`, which tuning may replace by another of `choices` (default: all of
-        the primitive) when the lane graph is timed.
+        In the second case it is a `StrategyChoice`, which tuning may replace by another of `choices`
+        (default: all of the primitive) when the lane graph is timed.
         """
         name = primitive.__name__
         forced = self.strategies.get(name, self.strategies.get("*"))
@@ -87,7 +87,7 @@ class Builder:
             self.strategy = str(forced)
             return self.strategy
         self.strategy = auto
-        return Choice.of(auto, name, tuple(choices or primitive.STRATEGIES))
+        return StrategyChoice.of(auto, name, tuple(choices or primitive.STRATEGIES))
 
     def random_site(self) -> int:
         """A new index for each random op, so that seeded ops draw different numbers."""
@@ -101,7 +101,7 @@ class Builder:
         node.meta.update(self.meta)
         if isinstance(value, Tensor):
             node.meta["shape"] = tuple(value.shape)  # of the probe; only the number of lanes differs
-        if any(isinstance(arg, Choice) for arg in args):
+        if any(isinstance(arg, StrategyChoice) for arg in args):
             # Sites of one kind and shape are tuned together.
             shapes = [tuple(a.shape) for a in vals_in(args) if is_tensor_val(a)]
             node.meta["site"] = f"{function.__name__} {shapes}"

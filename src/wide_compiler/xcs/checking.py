@@ -3,8 +3,8 @@
 from typing import Any
 
 from ..errors import ArgumentError, ValidationError
+from .comparison import same
 from .independent import marked_in
-from .oracle import same
 from .work import Failed, Miss, Work
 
 

@@ -22,14 +22,14 @@ import torch
 from ..errors import WideError, WrongTypeError
 from ..guards.code_names import names_of
 from .config import Config
-from .explain import Explanation, by_site, explained
-from .items import Source
+from .items import ZipOrEnumerate
 from .site import OURS, Site
+from .site_rows import Explanation, by_site, explained
 from .text.rewrite import Rewriter
 from .text.site_text import RUNTIME, SiteText
 from .text.sites import FRAME_READERS
 from .text.source import NoSource, compiled, tree_of, written
-from .work import held_by
+from .work import closure_values
 
 F = TypeVar("F", bound=Callable[..., Any])
 # `warnings` skips frames of the import system, recognised by file name, when it finds the warning's origin.
@@ -67,8 +67,8 @@ class Runtime:
     tracer = staticmethod(sys.gettrace)
 
     @staticmethod
-    def source(function: Any, *args: Any, **kwargs: Any) -> Source:
-        return Source(function, args, kwargs)
+    def source(function: Any, *args: Any, **kwargs: Any) -> ZipOrEnumerate:
+        return ZipOrEnumerate(function, args, kwargs)
 
     def prepared(self) -> types.FunctionType:
         """Return the function to run on the first call, after rewriting it."""
@@ -230,12 +230,12 @@ def _inside_decorator(fn: Any) -> types.FunctionType | None:
     inner = getattr(fn, "__wrapped__", None)
     if not isinstance(fn, types.FunctionType) or type(inner) is not types.FunctionType:
         return None
-    return inner if any(held is inner for held in held_by(fn)) else None
+    return inner if any(held is inner for held in closure_values(fn)) else None
 
 
 def _decorated(fn: types.FunctionType, inner: Any, fast: Any) -> types.FunctionType:
     """Return a copy of the wrapper around the jitted function. It shares all other closure cells."""
-    cells = zip(fn.__closure__ or (), held_by(fn), strict=True)
+    cells = zip(fn.__closure__ or (), closure_values(fn), strict=True)
     around = tuple(types.CellType(fast) if held is inner else cell for cell, held in cells)
     made = types.FunctionType(fn.__code__, fn.__globals__, fn.__name__, fn.__defaults__, around)
     functools.update_wrapper(made, fn)

@@ -10,8 +10,8 @@ import torch
 
 from ..errors import ArgumentError, WrongTypeError
 from .config import Config
-from .explain import Explanation
 from .jit import jit
+from .site_rows import Explanation
 
 NUMBERS = (np.ndarray, np.generic, bool, int, float, complex)
 

@@ -15,10 +15,10 @@ import torch
 from .config import cores
 from .ir import IRGraph, IRNode
 from .proof.analysis import Analyzer
-from .proof.calls import Call, call_value
 from .proof.effects import Decline, Effect
 from .proof.guards import Guards
 from .proof.kinds import CONTAINERS, is_numpy_scalar
+from .proof.known_calls import CallArguments, call_value
 from .proof.objects import outside
 from .proof.values import Value, opaque
 
@@ -165,7 +165,7 @@ def prove(operator: Any) -> Proof:
     values = {name: value_of(analyzer, name, hint) for name, hint in hints.items()}
     named = {name: values.pop(name) for name in keywords}
     try:
-        call_value(analyzer, callee, Call([*values.values()], named, _CALL))
+        call_value(analyzer, callee, CallArguments([*values.values()], named, _CALL))
     except Decline as reason:
         return Proof(operator, reason.effect, reason=reason.reason)
     return Proof(operator, analyzer.effect, {name: stackable(hint) for name, hint in hints.items()})

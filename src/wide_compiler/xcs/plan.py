@@ -24,7 +24,7 @@ from .text.names import reads
 if TYPE_CHECKING:
     from .site import Site
 
-RTOL = 1e-9  # for float64; `oracle` has its own tolerances for float32 and float16
+RTOL = 1e-9  # for float64; `comparison` has its own tolerances for float32 and float16
 
 
 @dataclass

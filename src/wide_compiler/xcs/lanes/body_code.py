@@ -16,8 +16,8 @@ from ..text.source import NoSource, compiled, tree_of, written
 from ..text.trees import clone
 from ..work import Bail
 from .array_rules import apply_function
-from .indexing import item_at
 from .lane import Lane, Objects, lanes_in, no_rule
+from .lane_indexing import item_at
 from .python_functions import builtin_call
 
 DISPATCH = "\U0010fffe_call"  # not a valid identifier, so no clash with user names
@@ -25,7 +25,7 @@ MOST_ROUNDS = 20_000
 CodeCache = dict[Any, types.CodeType]
 
 
-class _Calls(ast.NodeTransformer):
+class _DispatchCalls(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
         made = ast.Call(ast.Name(DISPATCH, ast.Load()), [node.func, *node.args], node.keywords)
@@ -37,7 +37,9 @@ class _Calls(ast.NodeTransformer):
         An item that plain Python never reaches, because an earlier one raises, might loop for ever.
         """
         self.generic_visit(node)
-        node.test = ast.copy_location(ast.BoolOp(ast.And(), [self._told("again"), node.test]), node.test)
+        node.test = ast.copy_location(
+            ast.BoolOp(ast.And(), [self._dispatched("again"), node.test]), node.test
+        )
         return node
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
@@ -47,24 +49,24 @@ class _Calls(ast.NodeTransformer):
             return node
         indices = ast.Attribute(ast.Name(DISPATCH, ast.Load()), "indices", ast.Load())
         index = ast.Subscript(indices, node.slice, ast.Load())
-        return ast.copy_location(self._told("item", node.value, index), node)
+        return ast.copy_location(self._dispatched("item", node.value, index), node)
 
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
         """Dispatch `is`, since lanes are new objects, and `in`."""
         self.generic_visit(node)
         if len(node.ops) == 1 and isinstance(node.ops[0], (ast.In, ast.NotIn)):
-            node.left = ast.copy_location(self._told("sought", node.left), node.left)
+            node.left = ast.copy_location(self._dispatched("sought", node.left), node.left)
             return node
         if not any(isinstance(op, (ast.Is, ast.IsNot)) for op in node.ops):
             return node
         right = node.comparators[0] if len(node.ops) == 1 else ast.Name(DISPATCH, ast.Load())
-        asked = self._told("same", node.left, right)
+        asked = self._dispatched("same", node.left, right)
         if isinstance(node.ops[0], ast.IsNot):
             asked = ast.UnaryOp(ast.Not(), asked)
         return ast.copy_location(asked, node)
 
     @staticmethod
-    def _told(method: str, *given: ast.expr) -> ast.expr:
+    def _dispatched(method: str, *given: ast.expr) -> ast.expr:
         return ast.Call(ast.Attribute(ast.Name(DISPATCH, ast.Load()), method, ast.Load()), list(given), [])
 
 
@@ -79,7 +81,7 @@ def lane_function(function: types.FunctionType, node: Any, dispatch: Any, cache:
     key = function.__code__
     code = cache.get(key)
     if code is None:
-        tree = ast.fix_missing_locations(_Calls().visit(clone(node)))
+        tree = ast.fix_missing_locations(_DispatchCalls().visit(clone(node)))
         free = [name for name in key.co_freevars if not name.startswith("\U0010fffe")]
         code = cache[key] = compiled(tree, key, [*free, DISPATCH])
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))

@@ -7,8 +7,8 @@ import numpy as np
 from ..work import Bail
 from .arithmetic import apply_ufunc, arithmetic
 from .array_rules import apply_function, attribute
-from .indexing import item_at
 from .lane import Lane
+from .lane_indexing import item_at
 
 
 def _getattr(self: Lane, name: str) -> Any:

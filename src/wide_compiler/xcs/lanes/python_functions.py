@@ -58,7 +58,7 @@ def _as_np(kind: Any, x: Any) -> Any:
     return Lane(x.data.astype(kind), "np")
 
 
-SHADOWS: dict[Any, Any] = {
+RULES: dict[Any, Any] = {
     **{kind: functools.partial(_converted, kind.__name__) for kind in (float, int, bool)},
     len: _len, type: _type, abs: lambda x: arithmetic(np.absolute, (x,)),
     isinstance: lambda x, kinds: issubclass(_type(x), kinds),
@@ -73,9 +73,9 @@ def builtin_call(function: Any, args: tuple[Any, ...], options: dict[str, Any]) 
 
     Raises `Bail`.
     """
-    if function in SHADOWS:
+    if function in RULES:
         try:
-            found = SHADOWS[function](*args, **options)
+            found = RULES[function](*args, **options)
         except TypeError as error:
             raise Bail(f"{function.__name__}: {error}") from None
         if found is not NotImplemented:

@@ -105,7 +105,7 @@ def _pieces(data: np.ndarray) -> list[np.ndarray]:
 def check_keys(text: SiteText, result: Any, events: bool = False) -> None:
     """Raise `Bail` if keys, set members or compared values are nan, which Python finds by identity."""
     keys: list[Any] = []
-    if text.kind == "set" or text.eater in ("set", "dict", "max", "min", "sorted"):
+    if text.kind == "set" or text.consumer in ("set", "dict", "max", "min", "sorted"):
         keys = [result]
     elif text.kind == "dict":
         keys = [result[0]]

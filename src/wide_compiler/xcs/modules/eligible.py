@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as pytorch
 
 from ..proof.kinds import IMMUTABLE, is_numpy_scalar
-from ..work import ABSENT, Bail, held_by
+from ..work import ABSENT, Bail, closure_values
 
 INTERNAL = frozenset(vars(nn.Module()))
 # Names that classes may define: `forward` is analysed, and capturing does not use the others.
@@ -82,6 +82,6 @@ def _is_plain(value: Any, depth: int = 0) -> bool:
 
 def _parts(value: Any) -> list[Any]:
     if isinstance(value, types.FunctionType):
-        cells = [held for held in held_by(value) if held is not ABSENT]
+        cells = [held for held in closure_values(value) if held is not ABSENT]
         return [*cells, *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values(), vars(value)]
     return list(itertools.chain(value, value.values())) if isinstance(value, dict) else list(value)

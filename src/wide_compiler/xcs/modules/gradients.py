@@ -24,7 +24,7 @@ _keeps_graph: Any = torch._C._autograd._get_current_graph_task_keep_graph  # typ
 
 
 @dataclass
-class Saved:
+class SavedTensors:
     """What the graph of one member saves.
 
     Attributes:
@@ -47,7 +47,7 @@ def run(
     work: Work,
     states: list[Tensor],
     fused: Fused,
-    known: dict[Fused, Saved],
+    known: dict[Fused, SavedTensors],
     inputs: list[Any],
     wide: Sequence[bool],
     gather: Callable[[], list[Tensor]],
@@ -70,14 +70,14 @@ def run(
     return outputs
 
 
-def _observed(work: Work, tensors: list[Tensor]) -> Saved:
+def _observed(work: Work, tensors: list[Tensor]) -> SavedTensors:
     """Run the first member unchanged and record which of these tensors its graph saves."""
     seen: set[int] = set()
     with saved_tensors_hooks(lambda t: seen.add(storage(t)) or t, lambda t: t):  # type: ignore[func-returns-value]
         (output,) = work.compared(0)
     if not isinstance(output, Tensor):
         raise Bail("in training each member must return one tensor")
-    return Saved([storage(t) in seen for t in tensors], storage(output) in seen, bool(seen))
+    return SavedTensors([storage(t) in seen for t in tensors], storage(output) in seen, bool(seen))
 
 
 class LaneCall:
@@ -91,7 +91,9 @@ class LaneCall:
         freed: lanes whose graph was freed by backward.
     """
 
-    def __init__(self, fused: Fused, gather: Any, places: list[Place], saved: Saved, memory: dict[str, Any]):
+    def __init__(
+        self, fused: Fused, gather: Any, places: list[Place], saved: SavedTensors, memory: dict[str, Any]
+    ):
         self.again, self.saved, self.memory = (lambda: fused.stacked(gather())), saved, memory
         self.leaves: list[Tensor] = []
         self.learning: list[Tensor] = []

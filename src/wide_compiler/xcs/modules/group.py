@@ -62,7 +62,7 @@ class Group:
         self.written = TableGuard(self.tables)
         self.guard = ModuleGuard(models)
         self.fused: list[tuple[tuple[bool, ...], SameLook, Fused]] = []
-        self.saved: dict[Fused, gradients.Saved] = {}
+        self.saved: dict[Fused, gradients.SavedTensors] = {}
         self.looked = threading.local()  # per thread: whether the members were unchanged at the last `look`
 
     def look(self, columns: Sequence[Any]) -> bool:

@@ -72,9 +72,9 @@ def examine(work: Work, learns: bool = False) -> None:
     for tensor in _tensors(result):
         if tensor.numel() and storage(tensor) not in watch.made:
             raise Bail("a result shares memory with an input")
-        if storage(tensor) in watch.told:
+        if storage(tensor) in watch.decisions:
             raise Bail(FROM_ROUNDED)
-        if storage(tensor) in watch.rounded and work.site.text.eater in DECIDING:
+        if storage(tensor) in watch.rounded and work.site.text.consumer in DECIDING:
             raise Bail(FROM_ROUNDED)
         if watch.coarse.get(storage(tensor), 0.0) > _digits(tensor):
             raise Bail("a result is rounded to fewer digits than its data type has")
@@ -95,7 +95,7 @@ class Watch(TorchDispatchMode):
         made: storages created by the body; `bytes` is their total size.
         rounded: storages of values that a batch may round differently.
         coarse: for these, the largest machine epsilon of the dtypes involved.
-        told: storages of integers or booleans computed from rounded values.
+        decisions: storages of integers or booleans computed from rounded values.
         decided: True if control flow, or another operator, used such a result.
         held: keeps tensors alive, so that addresses are not reused.
     """
@@ -106,7 +106,7 @@ class Watch(TorchDispatchMode):
         self.bytes = 0
         self.rounded: set[int] = set()
         self.coarse: dict[int, float] = {}
-        self.told: set[int] = set()
+        self.decisions: set[int] = set()
         self.decided = False
         self.held: list[Any] = []
 
@@ -117,11 +117,11 @@ class Watch(TorchDispatchMode):
         given = _tensors([args, kwargs])
         name = func._schema.name.removeprefix("aten::").rstrip("_")
         before = {storage(t) for t in given}
-        if before & self.told and not func.is_view:
+        if before & self.decisions and not func.is_view:
             self.decided = True
         rounded = [t for t in given if storage(t) in self.rounded and _floats(t)]
-        told = [leaf for leaf in _tree.flatten(out)[0] if not isinstance(leaf, (Tensor, type(None)))]
-        if rounded and (told or _steps(name, args, kwargs)):
+        numbers = [leaf for leaf in _tree.flatten(out)[0] if not isinstance(leaf, (Tensor, type(None)))]
+        if rounded and (numbers or _steps(name, args, kwargs)):
             self.decided = True
         for tensor in _tensors(out):
             place = storage(tensor)
@@ -134,7 +134,7 @@ class Watch(TorchDispatchMode):
                     digits = [self.coarse[storage(t)] for t in rounded]
                     self.coarse[place] = max([_digits(tensor), *digits])
             elif rounded:
-                self.told.add(place)
+                self.decisions.add(place)
         return out
 
 

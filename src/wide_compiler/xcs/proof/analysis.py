@@ -2,7 +2,7 @@
 
 It proves that the code is PURE or IO (`Effect`) while the guards hold, and raises `Decline` with the reason
 otherwise. This file handles statements; `expressions` handles expressions, `objects` objects from outside,
-`calls` and `python_calls` calls.
+`known_calls` and `python_calls` calls.
 """
 
 import ast
@@ -20,7 +20,7 @@ from .effects import Decline, Effect
 from .guards import Guards
 from .kinds import HOLDERS, Bottom, Iterator
 from .torch_tables import GradMode
-from .values import Place, Value, join, join_all, opaque
+from .values import Contents, Value, join, join_all, opaque
 from .waiting import ReadFile
 
 ROUNDS = 40  # maximum number of iterations until a loop reaches a fixed point
@@ -73,7 +73,7 @@ class Analyzer:
         functions: syntax trees of the functions analysed.
         classes: guards of the classes whose fields are read, by id.
         frame: the current function.
-        places: contents of containers, by the AST node or slot they come from.
+        contents: what containers hold, by the AST node or slot they come from.
         stack: code objects of calls in progress.
         finished: results of calls, with the `version` they are based on.
         handed: True if an array made by the code was passed to code that is not analysed.
@@ -88,7 +88,7 @@ class Analyzer:
         self.ends = self.handed = False
         self.functions: dict[types.CodeType, FunctionNode] = {}
         self.classes: dict[int, Fields] = {}
-        self.places: dict[Any, Place] = {}
+        self.contents: dict[Any, Contents] = {}
         self.stack: list[types.CodeType] = []
         self.finished: dict[Any, tuple[Value, int]] = {}
         self.steps = self.version = 0
@@ -147,15 +147,15 @@ class Analyzer:
 
     def made(self, node: ast.AST, kind: type, elem: Value | None = None, key: Value | None = None) -> Value:
         """Return a new list, dict or set. All containers made at one node share their contents."""
-        place = self.place((node, kind))
-        place.learn(elem, key)
-        return Value(kind, fresh=True, places=frozenset([place]))
+        contents = self.contents_of((node, kind))
+        contents.learn(elem, key)
+        return Value(kind, fresh=True, contents=frozenset([contents]))
 
     def maker(self, node: ast.AST) -> Callable[..., Value]:
         return functools.partial(self.made, node)
 
-    def place(self, where: Any) -> Place:
-        return self.places.setdefault(where, Place(self))
+    def contents_of(self, where: Any) -> Contents:
+        return self.contents.setdefault(where, Contents(self))
 
     def expr(self, node: ast.expr) -> Value:
         self.steps += 1
@@ -185,7 +185,7 @@ class Analyzer:
 
     def changes(self, held: Value, node: ast.AST) -> None:
         """Raise `Decline` unless the value was made by the analysed code and not passed to other code."""
-        shared = any(place.shared for place in held.places) or (self.handed and not held.places)
+        shared = any(contents.shared for contents in held.contents) or (self.handed and not held.contents)
         if not held.fresh or shared:
             raise self.decline(f"side effect on an object from outside: `{excerpt(node)}`", node, impure=True)
 

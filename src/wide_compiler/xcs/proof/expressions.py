@@ -27,7 +27,7 @@ def evaluate(a: "Analyzer", node: ast.expr) -> Value:
         case ast.Name(id=name):
             return _name(a, name, node)
         case ast.Call():
-            from .calls import call
+            from .known_calls import call
 
             return call(a, node)
         case ast.Attribute(value=holder, attr=attr):
@@ -172,7 +172,7 @@ def _subscript(a: "Analyzer", held: Value, index: ast.expr, node: ast.AST) -> Va
 def _unlearnt(held: Value) -> bool:
     """Return whether a container from outside has contents that were not examined yet."""
     unseen = held.slot is not None and not held.element().is_deep_safe
-    return unseen and not any(place.shared for place in held.places)
+    return unseen and not any(contents.shared for contents in held.contents)
 
 
 def comprehension(a: "Analyzer", node: Any) -> Value:
@@ -220,8 +220,8 @@ def put(a: "Analyzer", held: Value, value: Value, node: ast.AST, key: Value | No
     """Add an element to a list, set or dict (there under `key`)."""
     hashed = (held.element(), key or value) if held.type in (dict, set) else ()
     a.known(all(v.is_deep_safe for v in hashed), "a key", node)
-    for place in held.places:
-        place.learn(_kept(a, value, node), key)
+    for contents in held.contents:
+        contents.learn(_kept(a, value, node), key)
 
 
 def assign(a: "Analyzer", target: ast.expr, value: Value) -> None:

@@ -62,9 +62,9 @@ def outside(
     """Return the value of a container that the analysed code did not make."""
     if kind not in CHANGEABLE:
         return Value(kind, obj, slot, elem=elem)
-    place = a.place(where)
-    place.learn(elem, key)
-    return Value(kind, obj, slot, places=frozenset([place]))
+    contents = a.contents_of(where)
+    contents.learn(elem, key)
+    return Value(kind, obj, slot, contents=frozenset([contents]))
 
 
 def column_value(a: "Analyzer", column: Any, j: int) -> Value:
@@ -158,14 +158,14 @@ def instance_attribute(a: "Analyzer", held: Value, name: str, node: ast.AST) -> 
     a.guards.expect(slot, "type", kind)
     fields_of(a, kind).fix(name)
     if kind.__getattribute__ not in (object.__getattribute__, tuple.__getattribute__):
-        raise a.decline(f"{kind.__name__} overrides __getattribute__", node)
+        raise a.decline(f"{kind.__name__} overrides __getattribute__, which reads {name!r}", node)
     found, many = on_class(kind, name), a.guards.vector[slot]
     if isinstance(found, property) and isinstance(found.fget, types.FunctionType):
-        from .python_calls import Call, call_function
+        from .python_calls import CallArguments, call_function
 
         inner = a.guards.require(found, "class", slot, name)
         getter = a.look(found.fget, a.guards.note("getattr", inner, "fget"))
-        return call_function(a, getter, Call([held], {}, node))
+        return call_function(a, getter, CallArguments([held], {}, node))
     if isinstance(found, (types.MemberDescriptorType, NAMED)):  # __slots__
         a.guards.require(found, "class", slot, name)
         return a.look(getattr(obj, name), a.guards.note("getattr", slot, name))

@@ -22,7 +22,7 @@ def not_pure(name: Any) -> str:
     return f"{name} is not known to be free of side effects"
 
 
-class Call(NamedTuple):
+class CallArguments(NamedTuple):
     """The arguments and the AST node of a call."""
 
     args: list[Value]
@@ -45,11 +45,11 @@ class Call(NamedTuple):
     def options_unknown(self) -> str:
         return f"{self.text} is called with options that are not analysed"
 
-    def with_first(self, value: Value) -> "Call":
-        return Call([value, *self.args], self.keywords, self.node)
+    def with_first(self, value: Value) -> "CallArguments":
+        return CallArguments([value, *self.args], self.keywords, self.node)
 
 
-def call_method_object(a: "Analyzer", callee: Value, call: Call) -> Value:
+def call_method_object(a: "Analyzer", callee: Value, call: CallArguments) -> Value:
     """Analyse a call of a bound method held in a variable."""
     owner = a.look(callee.obj.__self__, a.guards.note("getattr", callee.slot, "__self__"))
     function = a.look(callee.obj.__func__, a.guards.note("getattr", callee.slot, "__func__"))
@@ -57,7 +57,7 @@ def call_method_object(a: "Analyzer", callee: Value, call: Call) -> Value:
     return call_function(a, function, call.with_first(owner))
 
 
-def call_instance(a: "Analyzer", callee: Value, call: Call, name: str = "__call__") -> Value:
+def call_instance(a: "Analyzer", callee: Value, call: CallArguments, name: str = "__call__") -> Value:
     """Analyse a call of an object through its class's Python method `name`."""
     kind, method = type(callee.obj), static_lookup(type(callee.obj), name)
     of_python = type(method) is types.FunctionType
@@ -68,7 +68,7 @@ def call_instance(a: "Analyzer", callee: Value, call: Call, name: str = "__call_
     return call_function(a, function, call.with_first(callee))
 
 
-def call_layer(a: "Analyzer", callee: Value, call: Call) -> Value:
+def call_layer(a: "Analyzer", callee: Value, call: CallArguments) -> Value:
     """Analyse a call of a module: a whitelisted layer, a Sequential, or a forward written in Python."""
     layer, slot, node, kind, guards = callee.obj, callee.slot, call.node, type(callee.obj), a.guards
     assert slot is not None
@@ -89,7 +89,7 @@ def call_layer(a: "Analyzer", callee: Value, call: Call) -> Value:
         a.known(call.safe, "an argument", node)
         return _layer_result(a, callee, call)
     if kind is nn.Sequential:
-        from .calls import call_value
+        from .known_calls import call_value
 
         one = len(call.args) == 1 and not call.keywords
         a.demand(one, "nn.Sequential takes one argument", node)
@@ -97,7 +97,7 @@ def call_layer(a: "Analyzer", callee: Value, call: Call) -> Value:
         found = call.args[0]
         for name, inner in layer._modules.items():
             held = a.look(inner, guards.note("module", slot, ("_modules", name)))
-            found = call_value(a, held, Call([found], {}, node))
+            found = call_value(a, held, CallArguments([found], {}, node))
         return found
     if evaluated:
         why = f"{kind.__name__} in training mode updates statistics or draws random numbers"
@@ -109,7 +109,7 @@ def call_layer(a: "Analyzer", callee: Value, call: Call) -> Value:
     return call_instance(a, callee, call, "forward")
 
 
-def _layer_result(a: "Analyzer", callee: Value, call: Call) -> Value:
+def _layer_result(a: "Analyzer", callee: Value, call: CallArguments) -> Value:
     """Return the result of a whitelisted layer. Raises `Decline` if it modifies something it did not make."""
     layer, args = callee.obj, call.args
     for name, harmless in torch_tables.CHANGING.items():
@@ -129,7 +129,7 @@ def _layer_result(a: "Analyzer", callee: Value, call: Call) -> Value:
     return Value(torch.Tensor, fresh=not getattr(layer, "return_indices", False))
 
 
-def call_function(a: "Analyzer", callee: Value, call: Call) -> Value:
+def call_function(a: "Analyzer", callee: Value, call: CallArguments) -> Value:
     """Analyse a Python function with these arguments."""
     function, slot = callee.obj, callee.slot
     assert isinstance(function, types.FunctionType) and slot is not None
@@ -147,7 +147,7 @@ def call_function(a: "Analyzer", callee: Value, call: Call) -> Value:
     return a.called(tree, callee, env, call.node)
 
 
-def _bind(a: "Analyzer", tree: Any, callee: Value, call: Call) -> dict[str, Value]:
+def _bind(a: "Analyzer", tree: Any, callee: Value, call: CallArguments) -> dict[str, Value]:
     """Return arguments and defaults by parameter name."""
     function, slot, spec = callee.obj, callee.slot, tree.args
     name = function.__qualname__

@@ -22,7 +22,7 @@ from .values import Value, opaque
 
 if TYPE_CHECKING:
     from .analysis import Analyzer
-    from .python_calls import Call
+    from .python_calls import CallArguments
 
 PATHS = (pathlib.PosixPath, pathlib.WindowsPath)
 # The handlers of urllib's default opener. None of them keeps state between calls.
@@ -118,7 +118,7 @@ METHODS: dict[Any, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def waiting_call(a: "Analyzer", found: Any, call: "Call") -> Value | None:
+def waiting_call(a: "Analyzer", found: Any, call: "CallArguments") -> Value | None:
     """Analyse a call of a waiting function. Returns None for other functions.
 
     The library behind the function must be unpatched.
@@ -152,7 +152,7 @@ def waiting_call(a: "Analyzer", found: Any, call: "Call") -> Value | None:
     return _result(FUNCTIONS.get(found, ReadFile), a.maker(call.node))
 
 
-def waiting_method(a: "Analyzer", kind: Any, name: str, call: "Call") -> Value:
+def waiting_method(a: "Analyzer", kind: Any, name: str, call: "CallArguments") -> Value:
     """Analyse a method of a file or path that only reads."""
     a.known(call.safe, "an argument", call.node)
     if name == "open":
@@ -161,7 +161,7 @@ def waiting_method(a: "Analyzer", kind: Any, name: str, call: "Call") -> Value:
     return _result(METHODS[kind][name], a.maker(call.node))
 
 
-def _check_open(a: "Analyzer", args: list[Value], call: "Call") -> None:
+def _check_open(a: "Analyzer", args: list[Value], call: "CallArguments") -> None:
     """Raise `Decline` unless the arguments of `open()` after the path open it for reading."""
     mode = args[0] if args else call.keywords.get("mode")
     if len(args) > 1 or set(call.keywords) - {"mode", "encoding", "errors", "newline"}:
@@ -174,7 +174,7 @@ def _result(given: Any, make: Any) -> Value:
     return Value(given, fresh=given is ReadFile) if isinstance(given, type) else given(make)
 
 
-def marked_call(a: "Analyzer", callee: Value, call: "Call") -> Value | None:
+def marked_call(a: "Analyzer", callee: Value, call: "CallArguments") -> Value | None:
     """Analyse a call of a function marked as independent. Returns None for other functions.
 
     The function is not analysed, so afterwards nothing is known about the contents of its arguments.
@@ -193,14 +193,14 @@ def _hand_over(a: "Analyzer", value: Value, node: ast.AST) -> None:
     """Record that unknown code has received a value, and may keep it and modify its contents."""
     own = value.method is not None or value.type is Iterator
     a.demand(not own, "a function marked as independent gets a bound method or an iterator", node)
-    if value.fresh and not value.places and not a.handed:
+    if value.fresh and not value.contents and not a.handed:
         a.handed = True
         a.version += 1
-    for place in value.places:
-        if not place.shared:
-            place.shared = True
-            for inner in filter(None, (place.elem, place.key)):
+    for contents in value.contents:
+        if not contents.shared:
+            contents.shared = True
+            for inner in filter(None, (contents.elem, contents.key)):
                 _hand_over(a, inner, node)
-            place.learn(opaque(), opaque() if value.type is dict else None)
+            contents.learn(opaque(), opaque() if value.type is dict else None)
     for inner in filter(None, (*(value.parts or ()), value.elem)):
         _hand_over(a, inner, node)

@@ -22,7 +22,7 @@ class SiteText:
         kind: 'list', 'set', 'dict', 'generator', 'loop' or 'statements'.
         shape: nesting of the loop variables: 'x', or a tuple of such.
         bodies: functions by role: 'body', 'cond', 'items', 'thunk 0', ...
-        eater: name of the builtin that consumes the generator.
+        consumer: name of the builtin that consumes the generator.
         maps: True if written as `map(f, xs)`.
         sinks: what a loop fills.
         single: True if the loop's body ends in its only sink.
@@ -36,7 +36,7 @@ class SiteText:
     text: str
     shape: Any = None
     bodies: dict[str, Any] = field(default_factory=dict)
-    eater: str = ""
+    consumer: str = ""
     maps: bool = False
     sinks: list[Sink] = field(default_factory=list)
     single: bool = False

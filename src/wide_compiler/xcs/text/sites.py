@@ -13,7 +13,7 @@ from typing import Any
 
 from ..ir import graph_of
 from .liveness import TRIES, Block, Body, live_after, read_before_stored
-from .names import COMPREHENSIONS, captured, eaten, kept_generators, mentioned, reads, stored
+from .names import COMPREHENSIONS, captured, is_consumed, kept_generators, mentioned, reads, stored
 
 SHORT_CIRCUIT = ("any", "all")
 SOURCES = ("zip", "enumerate")
@@ -303,7 +303,7 @@ def _worth_overlapping(value: ast.expr) -> bool:
     return not inside and any(isinstance(part, ast.Call) for part in parts)
 
 
-def eaten_map(node: ast.Call) -> ast.Call | None:
+def consumed_map(node: ast.Call) -> ast.Call | None:
     """Return the `map` call in `list(map(f, xs))` and similar calls, or None.
 
     The function must be a name or attribute and the source a name. Evaluating one then cannot affect the
@@ -312,7 +312,11 @@ def eaten_map(node: ast.Call) -> ast.Call | None:
     match node.args[:1]:
         case [ast.Call(ast.Name("map"), [function, ast.Name()], []) as mapped] if _named(function):
             generator = ast.GeneratorExp(function, [])
-            return mapped if eaten(ast.Call(node.func, [generator, *node.args[1:]], node.keywords)) else None
+            return (
+                mapped
+                if is_consumed(ast.Call(node.func, [generator, *node.args[1:]], node.keywords))
+                else None
+            )
     return None
 
 

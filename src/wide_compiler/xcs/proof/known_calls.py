@@ -12,7 +12,7 @@ from ..text.site_text import excerpt
 from . import expressions, numpy_tables, python_tables, torch_tables, waiting
 from .kinds import CONTAINERS, HOLDERS, NUMBERS, Bottom, DataType, Number, is_numpy_scalar
 from .python_calls import (
-    Call,
+    CallArguments,
     call_function,
     call_instance,
     call_layer,
@@ -37,7 +37,7 @@ def call(a: "Analyzer", node: ast.Call) -> Value:
     args = [_argument(a, arg, callee) for arg in node.args]
     keywords = {k.arg: a.expr(k.value) for k in node.keywords if k.arg is not None}
     try:
-        return call_value(a, callee, Call(args, keywords, node))
+        return call_value(a, callee, CallArguments(args, keywords, node))
     except (IndexError, TypeError):  # raised by a table for an unsupported signature
         raise a.decline(f"`{excerpt(node)}`: arguments that are not analysed") from None
 
@@ -46,13 +46,13 @@ def _argument(a: "Analyzer", node: ast.expr, callee: Value) -> Value:
     """Analyse an argument. A generator is accepted if the callee consumes all of it before it returns."""
     if not isinstance(node, ast.GeneratorExp):
         return a.expr(node)
-    eats = callee.slot is not None and any(callee.obj is e for e in python_tables.EATERS)
+    consumes = callee.slot is not None and any(callee.obj is e for e in python_tables.CONSUMERS)
     if callee.method is not None:
-        eats = callee.method[0].type is str and callee.method[1] == "join"
-    return expressions.comprehension(a, node) if eats else a.expr(node)
+        consumes = callee.method[0].type is str and callee.method[1] == "join"
+    return expressions.comprehension(a, node) if consumes else a.expr(node)
 
 
-def call_value(a: "Analyzer", callee: Value, call: Call) -> Value:
+def call_value(a: "Analyzer", callee: Value, call: CallArguments) -> Value:
     if callee.type is Bottom:
         return callee
     if callee.method is not None:
@@ -78,7 +78,7 @@ def call_value(a: "Analyzer", callee: Value, call: Call) -> Value:
     raise a.decline(not_pure(getattr(found, "__name__", found)), call.node)
 
 
-def _call_known(a: "Analyzer", found: Any, call: Call) -> Value | None:
+def _call_known(a: "Analyzer", found: Any, call: CallArguments) -> Value | None:
     """Return the result of a whitelisted function, or None."""
     if not _hashable(found):
         return None
@@ -139,7 +139,7 @@ def _only_looks(found: Any, args: list[Value]) -> bool:
     return held.is_safe or kind in HOLDERS or (held.known and tells and not own)
 
 
-def _call_builtin(a: "Analyzer", found: Any, call: Call) -> Value:
+def _call_builtin(a: "Analyzer", found: Any, call: CallArguments) -> Value:
     entry, args, node = python_tables.FUNCTIONS[found], call.args, call.node
     options = isinstance(entry, Value) or set(call.keywords) <= python_tables.OPTIONS.get(found, set())
     if not options:
@@ -154,12 +154,12 @@ def _call_builtin(a: "Analyzer", found: Any, call: Call) -> Value:
     return python_tables.result(entry, a.maker(node), *args)
 
 
-def _only_computes(a: "Analyzer", function: Any, name: str, call: Call) -> None:
+def _only_computes(a: "Analyzer", function: Any, name: str, call: CallArguments) -> None:
     """Raise `Decline` if a NumPy or PyTorch call may do more than compute a new result."""
     args = [_as_data_type(v) for v in call.args]
     keywords = {key: _as_data_type(v) for key, v in call.keywords.items()}
     holds_objects = numpy_tables.may_hold_objects([*args, *keywords.values()])
-    a.known(Call(args, keywords, call.node).safe and not holds_objects, "an argument", call.node)
+    a.known(CallArguments(args, keywords, call.node).safe and not holds_objects, "an argument", call.node)
     option = numpy_tables.risky_option(function, name, args, keywords)
     if option is not None:
         raise a.decline(f"{call.text}() may write into or return an argument (option {option})", call.node)
@@ -172,7 +172,7 @@ def _as_data_type(value: Value) -> Value:
     return Value(DataType) if number or (isinstance(held, np.dtype) and held.kind in "biufc") else value
 
 
-def _call_method(a: "Analyzer", receiver: Value, name: str, call: Call) -> Value:
+def _call_method(a: "Analyzer", receiver: Value, name: str, call: CallArguments) -> Value:
     """Analyse methods of built-in values, arrays and tensors: pure ones, and changes of fresh receivers."""
     kind, node = receiver.type, call.node
     if kind in waiting.METHODS:
