@@ -300,9 +300,9 @@ def test_a_strategy_of_ones_own_is_counted_and_named(monkeypatch):
 @pytest.mark.parametrize(
     ("strategy", "error", "says"),
     [
-        (type("Short", (Own,), {"values": ()})(), ValueError, "'own' must give a list of 2 values"),
+        (type("Short", (Own,), {"values": ()})(), ValueError, "'own' must return a list of 2 values"),
         (type("Lazy", (ExecutionStrategy,), {})(), NotImplementedError, r"Lazy must define run\(work\)"),
-        ("parallel", TypeError, "must give an ExecutionStrategy, got 'parallel'"),
+        ("parallel", TypeError, "must return an ExecutionStrategy, got 'parallel'"),
     ],
 )
 def test_strategies_that_are_none_say_so(monkeypatch, strategy, error, says):

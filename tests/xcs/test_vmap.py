@@ -96,8 +96,8 @@ def test_what_is_stacked_and_what_is_listed():
     ("call", "error", "says"),
     [
         (lambda: vmap(3), TypeError, "takes a function, got int"),
-        (lambda: vmap(abs)(5), TypeError, "got a int that has no items"),
-        (lambda: vmap(abs)(np.array(5)), TypeError, "got a ndarray that has no items"),
+        (lambda: vmap(abs)(5), TypeError, "with at least one axis, got a int"),
+        (lambda: vmap(abs)(np.array(5)), TypeError, "with at least one axis, got a ndarray"),
         (lambda: vmap(abs)(x for x in [1]), TypeError, "got a generator"),
         (lambda: vmap(abs)([1], scale=2), TypeError, "bind 'scale' first"),
         (lambda: vmap(abs)(), ValueError, "at least one"),

@@ -14,7 +14,8 @@ REMEDY = "group lanes by signature with WideRouter"
 
 
 def class_name(obj: object) -> str:
-    """Name of the class; compared instead of the class, because parametrization makes one per instance."""
+    """Return the name of the class; compared instead of the class, because parametrization makes one per
+    instance."""
     return f"{type(obj).__module__}.{type(obj).__qualname__}"
 
 

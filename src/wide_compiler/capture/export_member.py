@@ -122,7 +122,7 @@ def _write_assigned(buffers: list[tuple[dict[str, Any], str, Tensor]]) -> None:
 
 
 def _is_output(leaf: Any) -> bool:
-    """Whether a graph must compute the leaf: a tensor, or a size that depends on the input's."""
+    """Return whether a graph must compute the leaf: a tensor, or a size that depends on the input's."""
     return isinstance(leaf, (Tensor, torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
@@ -252,7 +252,8 @@ def _keep_handler(member: nn.Module, kept: dict[str, str], handler: Any, path: s
 
 
 def _others_of_its_class(member: nn.Module, culprit: str, known: set[str]) -> list[str]:
-    """Paths of modules of the same class, without nested ones, whose calls could not be told apart."""
+    """Return the paths of modules of the same class, without nested ones, whose calls could not be told
+    apart."""
     kind = type(member.get_submodule(culprit))
     paths = [path for path, module in member.named_modules() if path and type(module) is kind]
     nested = {p for p in paths for q in {*paths, *known} if p.startswith(f"{q}.") or q.startswith(f"{p}.")}

@@ -11,7 +11,8 @@ _EXPRESSIONS = ("<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>", "<lambda>"
 
 
 def handling_frame(frame: FrameType | None) -> FrameType | None:
-    """The frame of the member's Python that handles errors raised in `frame` during export, or None."""
+    """Return the frame of the member's Python that handles errors raised in `frame` during export, or
+    None."""
     while frame is not None:
         home = frame.f_globals.get("__name__") or ""
         if home.startswith("wide_compiler.capture") and frame.f_code.co_name == "forward":
@@ -55,7 +56,7 @@ class FunctionSource(NamedTuple):
 
 
 def source_of(code: CodeType) -> FunctionSource | None:
-    """The source of a code object; None if it is not available."""
+    """Return the source of a code object; None if it is not available."""
     try:
         lines, start = inspect.getsourcelines(code)
         tree = ast.parse(textwrap.dedent("".join(lines)))

@@ -54,7 +54,7 @@ class OpaqueCall:
         return [leaf for leaf in out_leaves if isinstance(leaf, Tensor)]
 
     def leaves(self, tensors: Sequence[Tensor], sizes: Sequence[int]) -> list[Any]:
-        """The leaves of (args, kwargs) with these tensors and sizes."""
+        """Return the leaves of (args, kwargs) with these tensors and sizes."""
         tensor_iter, size_iter = iter(tensors), iter(sizes)
         return [
             next(tensor_iter) if leaf is _TENSOR else next(size_iter) if leaf is _SIZE else leaf
@@ -172,7 +172,7 @@ class Recorder:
         return recording
 
     def _traceable(self, forward: Callable, args: tuple, kwargs: dict) -> bool:
-        """Whether it runs on fake tensors; tried with tracing disabled."""
+        """Return whether it runs on fake tensors; tried with tracing disabled."""
         mode = detect_fake_mode(_tree.flatten((args, kwargs))[0])
         symbols = mode.shape_env.ignore_fresh_unbacked_symbols() if mode and mode.shape_env else None
         self.inside += 1

@@ -22,7 +22,7 @@ _ATOMS = (int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.
 
 
 def group_by_variant(models: Sequence[nn.Module]) -> list[int]:
-    """The index of each lane's variant; lanes of one variant run the same Python.
+    """Return the index of each lane's variant; lanes of one variant run the same Python.
 
     >>> group_by_variant([nn.Dropout(0.1), nn.Dropout(0.2), nn.Dropout(0.1)])
     [0, 1, 0]
@@ -89,7 +89,8 @@ class _ObjectComparison:
         return self._alike_inside(a, b)
 
     def _alike_classes(self, a: type, b: type) -> bool:
-        """Whether two classes of one name (from a factory, or a repeated notebook cell) have equal code."""
+        """Return whether two classes of one name (from a factory, or a repeated notebook cell) have equal
+        code."""
         if (
             a.__qualname__ != b.__qualname__
             or a.__module__ != b.__module__

@@ -176,7 +176,7 @@ def _where(node: fx.Node) -> str:
 
 
 def module_path(node: fx.Node) -> str:
-    """Path of the module whose forward created the node."""
+    """Return the path of the module whose forward created the node."""
     stack = node.meta.get("nn_module_stack") or {}
     paths = [path for path, _ in stack.values() if isinstance(path, str)]
     inner = [p for p in paths if p == "member" or ".member" in p or p.startswith("member")]

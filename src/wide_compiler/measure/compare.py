@@ -58,7 +58,7 @@ def whole_model(dtype: torch.dtype, cuda: bool) -> Tolerances:
 
 
 def products_are_rounded(cuda: bool) -> bool:
-    """Whether float32 products may be computed with fewer bits (TF32)."""
+    """Return whether float32 products may be computed with fewer bits (TF32)."""
     try:
         return torch.get_float32_matmul_precision() != "highest" or (cuda and torch.backends.cudnn.allow_tf32)
     except RuntimeError:  # raised if newer precision flags conflict with these

@@ -129,7 +129,7 @@ class Attempt:
         return result, None if problem is None else f"vmap: {problem}"
 
     def _unwritten(self) -> tuple[Any, ...]:
-        """The arguments with a clone of the written tensor, whose old value autograd may need."""
+        """Return the arguments with a clone of the written tensor, whose old value autograd may need."""
         return self.builder.call(torch.clone, self.args[0]), *self.args[1:]
 
     def _written_back(self, result: Val) -> Val:

@@ -133,7 +133,7 @@ class _Walk:
         return self._finish(ranks)
 
     def _output(self, value: Any) -> Val:
-        """A result with a lane axis and separate memory per lane; a size stays a number."""
+        """Return a result with a lane axis and separate memory per lane; a size stays a number."""
         if is_tensor_val(value) and not value.wide:
             return self.builder.call(own_lanes, value, self.builder.n)
         return value
@@ -162,7 +162,7 @@ class _Walk:
         )
 
     def feed(self, kind: str, key: str) -> fx.Node:
-        """The placeholder for (kind, key), created on first use before the first computation."""
+        """Return the placeholder for (kind, key), created on first use before the first computation."""
         if (kind, key) not in self.feeds:
             hint = key if kind != "input" else f"input_{key}"
             compute = next((n for n in self.graph.nodes if n.op != "placeholder"), None)
@@ -238,7 +238,7 @@ class _Walk:
         return result
 
     def _resolve(self, tree: Any) -> Any:
-        """A node's arguments with the lane graph's values in place of nodes."""
+        """Return a node's arguments with the lane graph's values in place of nodes."""
         return map_leaves(lambda x: self.env[x] if isinstance(x, fx.Node) else x, tree)
 
     def _widened(self, node: fx.Node, args: Any, kwargs: Any, vals: list[Any]) -> Any:

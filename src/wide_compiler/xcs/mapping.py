@@ -67,7 +67,9 @@ def _check(columns: tuple[Any, ...], keywords: dict[str, Any]) -> None:
     for column in columns:
         if not hasattr(column, "__len__") or getattr(column, "ndim", 1) == 0:
             kind = type(column).__name__
-            raise WrongTypeError(f"vmap maps over lists, arrays and tensors, got a {kind}")
+            raise WrongTypeError(
+                f"vmap maps over lists, arrays and tensors with at least one axis, got a {kind}"
+            )
     if len({len(column) for column in columns}) != 1:
         raise ArgumentError(f"vmap: all arguments must have the same length, got {[*map(len, columns)]}")
 

@@ -20,7 +20,7 @@ from .effects import Decline, Effect
 from .guards import Guards
 from .kinds import HOLDERS, Bottom, Iterator
 from .torch_tables import GradMode
-from .values import Contents, Value, join, join_all, opaque
+from .values import ContainerContents, Value, join, join_all, opaque
 from .waiting import ReadFile
 
 ROUNDS = 40  # maximum number of iterations until a loop reaches a fixed point
@@ -88,7 +88,7 @@ class Analyzer:
         self.ends = self.handed = False
         self.functions: dict[types.CodeType, FunctionNode] = {}
         self.classes: dict[int, Fields] = {}
-        self.contents: dict[Any, Contents] = {}
+        self.contents: dict[Any, ContainerContents] = {}
         self.stack: list[types.CodeType] = []
         self.finished: dict[Any, tuple[Value, int]] = {}
         self.steps = self.version = 0
@@ -154,8 +154,8 @@ class Analyzer:
     def maker(self, node: ast.AST) -> Callable[..., Value]:
         return functools.partial(self.made, node)
 
-    def contents_of(self, where: Any) -> Contents:
-        return self.contents.setdefault(where, Contents(self))
+    def contents_of(self, where: Any) -> ContainerContents:
+        return self.contents.setdefault(where, ContainerContents(self))
 
     def expr(self, node: ast.expr) -> Value:
         self.steps += 1

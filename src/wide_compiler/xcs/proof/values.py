@@ -25,7 +25,7 @@ NOTHING = object()
 DEEPEST = 8  # maximum nesting of tuples
 
 
-class Contents:
+class ContainerContents:
     """The contents of the containers made at one AST node, or found in one object outside.
 
     Facts are only added.
@@ -85,7 +85,7 @@ class Value:
     def __init__(
         self, type: Any, obj: Any = NOTHING, slot: int | None = None, fresh: bool = False,
         parts: "Iterable[Value] | None" = None, elem: "Value | None" = None,
-        contents: frozenset[Contents] = frozenset(), method: "tuple[Value, str] | None" = None,
+        contents: frozenset[ContainerContents] = frozenset(), method: "tuple[Value, str] | None" = None,
         function: "Value | None" = None,
     ):  # fmt: skip
         self.type, self.obj, self.slot, self.fresh = type, obj, slot, fresh
@@ -151,7 +151,7 @@ class Value:
         return join_all([p.elem for p in self.contents if p.elem is not None])
 
 
-def _deep_safe(value: Value, seen: set[Contents]) -> bool:
+def _deep_safe(value: Value, seen: set[ContainerContents]) -> bool:
     if value.type not in HOLDERS:
         return value.is_safe
     new = value.contents - seen
