@@ -71,7 +71,7 @@ def compare(title, own, others, leaves):
 
 
 def linears():
-    from wide_compiler.kernels.linear import lane_linear
+    from wide_compiler.kernels.lane_linear import lane_linear
 
     shapes = [(32, 1024, 256, 768), (32, 1024, 256, 1024), (32, 1024, 1024, 256), (32, 256, 1024, 4096)]
     for n, m, k, o in [*shapes, (32, 256, 4096, 1024), (8, 512, 256, 1024), (8, 512, 256, 256)]:
@@ -81,7 +81,7 @@ def linears():
 
 
 def chains():
-    from wide_compiler.kernels.chain import lane_chain
+    from wide_compiler.kernels.lane_chain import lane_chain
 
     for n, b, dims, act in [
         (100, 32, (64, 128, 64), "relu"),
@@ -107,7 +107,7 @@ def chains():
 
 
 def convs():
-    from wide_compiler.kernels.conv import lane_conv2d
+    from wide_compiler.kernels.lane_conv import lane_conv2d
 
     cases = [
         (64, 32, 3, 32, 32, 3, 1),
@@ -153,7 +153,7 @@ def convs():
 
 
 def recurrent():
-    from wide_compiler.kernels.rnn import lane_gru, lane_lstm
+    from wide_compiler.kernels.lane_rnn import lane_gru, lane_lstm
     from wide_compiler.primitives.rnn_layers import GRU, LSTM, LayerWeights
 
     n, t, b, h = 32, 32, 4, 128
@@ -176,7 +176,7 @@ def recurrent():
 
 def attentions():
     """Without a gradient: with one, `lane_attention` is torch's op."""
-    from wide_compiler.kernels.attention import lane_attention
+    from wide_compiler.kernels.lane_attention import lane_attention
 
     cases = [
         (32, 8, 128, 32, True),

@@ -24,7 +24,7 @@ import xcs_program_other  # noqa: F401  its programs are added
 from xcs_program_arrays import PROGRAMS
 
 from wide_compiler.xcs import jit
-from wide_compiler.xcs.oracle import same
+from wide_compiler.xcs.comparison import same
 
 CALLS, SETS, TIMES = 100, 4, 2
 MOST, FAST, ENOUGH = 1.05, 2.0, 20  # total time at most; a gain that counts; how many must have it

@@ -95,14 +95,15 @@ _CLOSED = (
 
 
 def _opens(leaf: Any) -> bool:
-    """Whether an object of a plain class holds tensors in its attributes."""
+    """Return whether an object of a plain class holds tensors in its attributes."""
     kind = type(leaf)
     plain = kind.__new__ is object.__new__ or isinstance(leaf, types.SimpleNamespace)
     return plain and not isinstance(leaf, _CLOSED) and any(map(holds_tensor, _attributes(leaf).values()))
 
 
 def holds_tensor(value: Any, depth: int = 6) -> bool:
-    """Whether an object holds a tensor, directly or nested, also in a set, an iterator or a closure."""
+    """Return whether an object holds a tensor, directly or nested, also in a set, an iterator or a
+    closure."""
     if isinstance(value, torch.Tensor):
         return True
     if isinstance(value, _CLOSED) or not depth:
@@ -146,7 +147,7 @@ def _attributes(value: Any) -> dict[str, Any]:
 
 
 def is_fake(value: Any) -> bool:
-    """Whether it is a fake tensor of a trace."""
+    """Return whether it is a fake tensor of a trace."""
     return isinstance(value, FakeTensor)
 
 

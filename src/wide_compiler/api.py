@@ -119,7 +119,7 @@ def _members(models: Any, n: int | None, init: Any) -> list[nn.Module]:
     if isinstance(models, nn.Module) and not isinstance(models, nn.ModuleList):
         if n is None:
             raise AlignmentError(
-                "one model was given: say how many lanes to make of it with n=, or give a list"
+                "got one model; pass n= for the number of lanes to make of it, or a list of models"
             )
         return make_lanes(models, n, init)
     if isinstance(models, (str, bytes, Mapping)) or not hasattr(models, "__iter__"):

@@ -25,7 +25,8 @@ SETTINGS: dict[str, tuple[str, str]] = {
 
 
 def variable(name: str) -> str:
-    """The environment variable of a setting: `WIDE_COMPILER_{name}`, or the older one if only that is set."""
+    """Return the environment variable of a setting: `WIDE_COMPILER_{name}`, or the older one if only that is
+    set."""
     older, _ = SETTINGS[name]
     return older if older in os.environ and PREFIX + name not in os.environ else PREFIX + name
 
@@ -129,7 +130,7 @@ class WideConfig:
 
     @classmethod
     def preset(cls, name: str) -> "WideConfig":
-        """A preset by name, for command lines and configuration files."""
+        """Return a preset by name, for command lines and configuration files."""
         presets = {"default": cls.default, "fast": cls.fast, "debug": cls.debug, "safe": cls.safe}
         if name not in presets:
             raise ArgumentError(f"unknown preset {name!r}; choose one of {', '.join(presets)}")

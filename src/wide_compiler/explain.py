@@ -42,7 +42,7 @@ class Row:
         return {}
 
     def cells(self) -> dict[str, str]:
-        """The row's texts by column."""
+        """Return the row's texts by column."""
         return {
             "path": self.path,
             "op": self.op,
@@ -86,7 +86,7 @@ class Explanation:
         return counts
 
     def __getitem__(self, path: str) -> Any:
-        """The first row with this path."""
+        """Return the first row with this path."""
         return {row.path: row for row in reversed(self.rows)}[path]
 
     def as_dict(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ HARMLESS: list[Any] = []
 
 
 def foreign_hooks() -> bool:
-    """Whether any global hook is not this library's."""
+    """Return whether any global hook is not this library's."""
     if not pytorch._has_any_global_hook():
         return False
     tables: list[dict[int, Any]] = [

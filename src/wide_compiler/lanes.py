@@ -186,13 +186,13 @@ def stacked_to_packed(tree: Any) -> Any:
     paths = _tree.output_paths(tree)
     for leaf, path in zip(leaves, paths, strict=True):
         if isinstance(leaf, Tensor):
-            _needs_channels(leaf, 3, path, "the packed door")
+            _needs_channels(leaf, 3, path, "packed")
     return _tree.unflatten([join_lanes(x) if isinstance(x, Tensor) else x for x in leaves], spec)
 
 
 def split_lanes(x: Tensor, n: int, path: str = "") -> Tensor:
     """Convert `[B, N*C, ...]` to `[N, B, C, ...]`, a view."""
-    _needs_channels(x, 2, path, "the packed door")
+    _needs_channels(x, 2, path, "packed")
     if x.shape[1] % n:
         raise InputError(
             f"packed input{path} is {tuple(x.shape)}: its {x.shape[1]} channels (dim 1) are not divisible "

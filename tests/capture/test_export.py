@@ -73,7 +73,7 @@ def test_a_branch_on_values_runs_per_lane_inside_a_larger_model():
     wide = wide_compiler.compile(models, x)
     rows = wide.explain(measure=False).rows
     assert [(row.path, row.how) for row in rows] == [("0", "rule"), ("1", "loop"), ("2", "rule")]
-    assert rows[1].op == "Branch" and "torch.export cannot look into it" in rows[1].why
+    assert rows[1].op == "Branch" and "torch.export cannot trace it" in rows[1].why
     for batch in (2, 5):
         inputs = [((torch.randn(batch, 4) * 3,), {}) for _ in range(N)]
         oracle.compare(models, wide, inputs, gradients=True, learning_rate=0.1).check(rtol=1e-5)
@@ -213,9 +213,9 @@ class Asks(nn.Module):
 
 def test_parts_of_one_class_that_cannot_be_traced_cost_one_capture_together(monkeypatch):
     exports = []
-    export = wide_compiler.capture.export._export
+    export = wide_compiler.capture.export_member._export
     monkeypatch.setattr(
-        "wide_compiler.capture.export._export", lambda *args: (exports.append(1), export(*args))[1]
+        "wide_compiler.capture.export_member._export", lambda *args: (exports.append(1), export(*args))[1]
     )
 
     def make():

@@ -48,7 +48,7 @@ def test_sites_and_reasons_by_line(explain):
     result = explain("FILE:waits")
     assert result.exit_code == 0, result.output
     assert "for x in xs:" in result.output and "[x * 2 for x in xs]" in result.output
-    assert "no: it fills no list" in result.output or "no: it breaks off early" in result.output
+    assert "no: it fills no list" in result.output or "no: it has a break statement" in result.output
     assert result.output.count(" yes ") == 2
 
 

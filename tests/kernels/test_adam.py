@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from kernels.device import DEVICE, needs_kernels
-from wide_compiler.kernels import adam as kernel
-from wide_compiler.kernels.adam import Numbers, adam_
+from wide_compiler.kernels import lane_adam as kernel
+from wide_compiler.kernels.lane_adam import Numbers, adam_
 from wide_compiler.training import Adam, AdamW, adam
 
 pytestmark = needs_kernels

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from kernels.device import DEVICE, needs_kernels, triton
-from wide_compiler.kernels import attention
-from wide_compiler.kernels.attention import fits, lane_attention
+from wide_compiler.kernels import lane_attention as attention
+from wide_compiler.kernels.lane_attention import fits, lane_attention
 
 pytestmark = needs_kernels
 

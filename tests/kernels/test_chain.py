@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from kernels.device import DEVICE, needs_kernels, triton
-from wide_compiler.kernels import chain, chain_backward, chain_forward, chain_tiles
+from wide_compiler.kernels import chain_backward, chain_forward, chain_tiles
+from wide_compiler.kernels import lane_chain as chain
 from wide_compiler.kernels._triton import sound_wgmma
 from wide_compiler.kernels.activations import ACTIVATIONS
-from wide_compiler.kernels.chain import fits, lane_chain
+from wide_compiler.kernels.lane_chain import fits, lane_chain
 
 pytestmark = needs_kernels
 

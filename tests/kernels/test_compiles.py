@@ -18,7 +18,7 @@ COMPILE = """
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from wide_compiler.kernels.adam import _adam_kernel as kernel
+from wide_compiler.kernels.lane_adam import _adam_kernel as kernel
 
 numbers = dict.fromkeys(("lr", "beta1", "beta2", "eps", "weight_decay"), "*fp64")
 for dtype in ("*fp32", "*fp64"):

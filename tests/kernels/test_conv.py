@@ -5,7 +5,8 @@ import torch
 import torch.nn.functional as F
 
 from kernels.device import DEVICE, TOLERANCE, needs_kernels, triton
-from wide_compiler.kernels import _triton, conv, conv_backward, conv_dw, conv_dx, conv_forward, operands
+from wide_compiler.kernels import _triton, conv_backward, conv_dw, conv_dx, conv_forward, operands
+from wide_compiler.kernels import lane_conv as conv
 
 pytestmark = needs_kernels
 N, B = 2, 3

@@ -6,8 +6,8 @@ import torch
 from kernels.device import DEVICE, needs_kernels
 from wide_compiler.kernels import _triton
 from wide_compiler.kernels.activations import ACTIVATIONS
-from wide_compiler.kernels.linear import _lane_linear, lane_linear
-from wide_compiler.kernels.matmul import (
+from wide_compiler.kernels.lane_linear import _lane_linear, lane_linear
+from wide_compiler.kernels.lane_matmul import (
     CONFIGS,
     SMALLEST,
     _mode,
@@ -185,7 +185,7 @@ def test_precision_follows_torch():
 
 
 def test_a_right_side_with_contiguous_rows_is_split_into_bfloat16(monkeypatch):
-    monkeypatch.setattr("wide_compiler.kernels.matmul.interpreting", lambda: False)
+    monkeypatch.setattr("wide_compiler.kernels.lane_matmul.interpreting", lambda: False)
     a, b = rand(2, 3, 4), rand(2, 4, 5)
     assert _mode(a, b, torch.float32) == "bf16x6"
     assert _mode(a, rand(2, 5, 4).mT, torch.float32) == "tf32x3"

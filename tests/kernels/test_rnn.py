@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from kernels.device import DEVICE, TOLERANCE, needs_kernels
-from wide_compiler.kernels import rnn, rnn_backward, rnn_parts
+from wide_compiler.kernels import lane_rnn as rnn
+from wide_compiler.kernels import rnn_backward, rnn_parts
 
 pytestmark = needs_kernels
 N, I = 2, 4

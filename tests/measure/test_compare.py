@@ -54,7 +54,7 @@ def test_shapes_dtypes_and_whole_numbers():
     x = torch.arange(4)
     assert error_of(x.float(), x) == "gives (4,) torch.float32, expected (4,) torch.int64"
     assert error_of(x[:2], x) == "gives (2,) torch.int64, expected (4,) torch.int64"
-    assert error_of(x + 1, x) == "gives other numbers"
+    assert error_of(x + 1, x) == "gives different numbers"
     assert difference(x.clone(), x, one_op(x.dtype)) is None
     empty = torch.empty(0, 3)
     assert difference(empty, empty, whole_model(empty.dtype, False)) is None

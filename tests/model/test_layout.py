@@ -96,7 +96,7 @@ def test_strides_of_values_inside_a_forward(asks):
         torch.testing.assert_close(wide.each(xs), [m(x) for m, x in zip(models, xs, strict=True)])
         explanation = wide.explain(measure=False)
         if asks == "an offset":
-            assert "which lanes change" in explanation.why
+            assert "which differs for lanes" in explanation.why
         else:
             assert explanation.coverage == 1.0
 

@@ -200,7 +200,7 @@ def test_towers_that_draw_are_refused_where_they_are_wrong(tmp_path, monkeypatch
     with use_clock(HeldClock(lambda label: 0.5 if label == "together" else 1.0)):
         router.wide_forward(double(3, 5, 6))
     (row,) = router.explain().rows
-    assert row.how == "loop" and "together it is off by" in row.why
+    assert row.how == "loop" and "together: is off by" in row.why
 
 
 def test_measuring_leaves_nothing_behind():

@@ -9,7 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 import wide_compiler
 from wide_compiler.capture.cleanup import enter_autocast
-from wide_compiler.widen.regions import AutocastRegion, with_autocast_regions
+from wide_compiler.widen.graph_regions import AutocastRegion, with_autocast_regions
 
 N = 3
 

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from wide_compiler.xcs.oracle import Comparison, Difference, same
+from wide_compiler.xcs.comparison import Comparison, ResultsDiffer, same
 
-__all__ = ["Comparison", "Difference", "Observed", "compare", "observe", "same"]
+__all__ = ["Comparison", "Observed", "ResultsDiffer", "compare", "observe", "same"]
 # Ours, and what the garbage collector says of somebody else's files at a moment of its own choice.
 _NOT_OF_THE_CALL = ("XcsWarning", "ResourceWarning")
 
@@ -48,7 +48,7 @@ def observe(fn: Callable[..., Any], args: tuple, kwargs: dict | None = None, wor
 
 
 def compare(plain: Observed, fast: Observed, rtol: float | None = None) -> None:
-    """Raise `Difference` unless both calls showed the same."""
+    """Raise `ResultsDiffer` unless both calls showed the same."""
     for what, one, two in (
         ("raised", repr(type(plain.error)), repr(type(fast.error))),
         ("message", str(plain.error), str(fast.error)),
@@ -56,7 +56,7 @@ def compare(plain: Observed, fast: Observed, rtol: float | None = None) -> None:
         ("warned", plain.warned, fast.warned),
     ):
         if one != two:
-            raise Difference(f"{what} {one!r}, then {two!r} ({plain.error!r}, {fast.error!r})")
+            raise ResultsDiffer(f"{what} {one!r}, then {two!r} ({plain.error!r}, {fast.error!r})")
     comparison = Comparison(rtol)
     for name in ("result", "arguments", "world"):
         comparison.same(getattr(plain, name), getattr(fast, name), name)

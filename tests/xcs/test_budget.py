@@ -90,7 +90,7 @@ def test_a_budget_is_a_share_of_what_was_spent():
 
 
 def test_some_calls_tell_more_than_a_trial():
-    record = RungCosts(told=(1.0, 100))
+    record = RungCosts(estimate=(1.0, 100))
     assert record.predicted(100) == pytest.approx(1.0) and record.predicted(200) == pytest.approx(1.75)
     for seconds in (5.0, 6.0):
         record.took(seconds, 100)

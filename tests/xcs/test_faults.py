@@ -80,7 +80,7 @@ PROGRAMS = {
 KERNEL = (
     *("call", "exceptions", "jit", "text", "mapping", "explain", "oracle", "module", "ir", "parallelism"),
 )
-KERNEL_CLASSES = ("Site", "Overlap", "Source")
+KERNEL_CLASSES = ("Site", "Overlap", "ZipOrEnumerate")
 KERNEL_FUNCTIONS = {"Schedule.skipped", "made", "Work.one", "Items.row"}
 
 
@@ -165,4 +165,4 @@ def test_a_fault_anywhere_means_the_loop_as_written(name, measure, fault):
 
 
 def same(got, wanted):
-    return xcs.oracle.same(got, wanted, rtol=1e-9)
+    return xcs.comparison.same(got, wanted, rtol=1e-9)

@@ -137,7 +137,7 @@ def test_a_recursion_error_is_the_same():
     "make", [lambda: len, lambda: np.add, lambda: math.sqrt], ids=["len", "ufunc", "sqrt"]
 )
 def test_c_functions_run_as_they_are(make):
-    with pytest.warns(XcsWarning, match="no text"):
+    with pytest.warns(XcsWarning, match="no Python source code"):
         function = jit(make())
     assert "loop, because" in str(function.explain()) and function.stats() == {}
     assert make() is not len or function([1, 2]) == 2
@@ -251,7 +251,7 @@ def test_explain_line_by_line():
     rows = several.explain().rows
     assert [r.line - rows[0].line for r in rows] == [0, 1, 2]
     assert rows[0].wide and rows[0].effect == "PURE" and rows[0].strategy in ("vectorized", "adaptive")
-    assert "print has effects" in rows[1].why and not rows[1].wide
+    assert "print has side effects" in rows[1].why and not rows[1].wide
     assert rows[2].how == "loop" and not rows[2].site
     assert next(iter(several.stats().values())) == {"numpy lanes": 1}
 

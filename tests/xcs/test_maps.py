@@ -138,7 +138,7 @@ def test_every_loop_that_is_no_site_has_a_row():
         "(x for x in xs)",
     ):
         assert text in said
-    assert said.count("[f(x) for x in xs] would be looked at") == 3
+    assert said.count("map() is lazy; write [f(x) for x in xs]") == 3
 
 
 class Counted:

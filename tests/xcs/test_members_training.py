@@ -241,7 +241,7 @@ def test_members_trained_one_by_one_stay_plain_after_the_first_time():
     x = torch.randn(5, 4)
     for _ in range(4):
         world.both(one_by_one, x)
-    assert world.wide == 1 and "graph of its own" in str(world.fast.explain())
+    assert world.wide == 1 and "each has its own graph" in str(world.fast.explain())
 
 
 def test_hooks_of_parameters_run_once():

@@ -77,7 +77,7 @@ def check(function, make=floats, rung=None):
     if rung is None:
         left = [row for row in fast.explain().rows if row.how == "loop" and row.strategy]
         assert not any(row.effect in ("PURE", "IO") for row in left), str(fast.explain())
-    assert "source text" not in str(fast.explain()), "declined for another reason than the one tested"
+    assert "source code" not in str(fast.explain()), "declined for another reason than the one tested"
 
 
 def body(function, make=floats, rung=None):

@@ -94,7 +94,7 @@ def test_with_a_small_real_model(monkeypatch):
         assert np.allclose(fast(texts), classify_texts(texts))
     encoding = next(row for row in fast.explain().rows if "encoder(text)" in row.text)
     assert encoding.effect == "PURE" and not encoding.wide
-    assert "neither arrays nor numbers" in encoding.why  # said, not guessed
+    assert "nothing to vectorise" in encoding.why  # said, not guessed
 
 
 def test_with_a_real_tokenizer_and_a_real_encoder():

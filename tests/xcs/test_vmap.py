@@ -28,7 +28,7 @@ def test_vmap_over_lists_and_leading_axes():
     assert isinstance(stacked, np.ndarray) and np.allclose(stacked, [length(x) for x in xs])
     assert vmap(lambda a, b: a + b)([1, 2], [3, 4]) == [4, 6]
     assert vmap(lambda a, b, c: a + b + c)([1, 2], [3, 4], [5, 6]) == [9, 12]
-    with pytest.raises(ValueError, match="one length"):
+    with pytest.raises(ValueError, match="the same length"):
         vmap(lambda a, b: a)([1], [1, 2])
 
 
@@ -96,8 +96,8 @@ def test_what_is_stacked_and_what_is_listed():
     ("call", "error", "says"),
     [
         (lambda: vmap(3), TypeError, "takes a function, got int"),
-        (lambda: vmap(abs)(5), TypeError, "got a int that has no items"),
-        (lambda: vmap(abs)(np.array(5)), TypeError, "got a ndarray that has no items"),
+        (lambda: vmap(abs)(5), TypeError, "with at least one axis, got a int"),
+        (lambda: vmap(abs)(np.array(5)), TypeError, "with at least one axis, got a ndarray"),
         (lambda: vmap(abs)(x for x in [1]), TypeError, "got a generator"),
         (lambda: vmap(abs)([1], scale=2), TypeError, "bind 'scale' first"),
         (lambda: vmap(abs)(), ValueError, "at least one"),

@@ -68,7 +68,7 @@ def test_a_decorator_above_jit_that_counts():
     fast = jit(lambda xs: [helper(x) for x in xs], config=NOW)
     SEEN.clear()
     fast(ROWS)
-    assert len(SEEN) == len(ROWS) and "changes something" in str(fast.explain())
+    assert len(SEEN) == len(ROWS) and "side effect" in str(fast.explain())
 
 
 def test_a_jitted_function_that_was_given_other_code():
@@ -119,7 +119,7 @@ def test_defaults_of_a_function_without_text(tmp_path, monkeypatch):
     fast = jit(changing_on_disk.scaled)
     path.write_text("def scaled(xs, k=2.0):\n    return [x * k * 7.0 for x in xs]\n")
     fast.__defaults__ = (3.0,)
-    with pytest.warns(XcsWarning, match="source text"):
+    with pytest.warns(XcsWarning, match="source code"):
         assert fast([1.0]) == [3.0]
 
 

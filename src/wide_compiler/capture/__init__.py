@@ -4,7 +4,7 @@ import warnings
 
 from .align import check_models, structure
 from .captured import Captured
-from .export import derive_capture, export_member
+from .export_member import derive_capture, export_member
 from .failure import CaptureFailed, HasEffects
 from .lock import CAPTURE
 from .observation import Observation, copy_of, observe_member

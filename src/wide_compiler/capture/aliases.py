@@ -27,7 +27,7 @@ _RUNNING_STATS = {
 
 
 def written_args(node: fx.Node) -> list[fx.Node]:
-    """The argument nodes whose memory `node` writes."""
+    """Return the argument nodes whose memory `node` writes."""
     if node.op != "call_function":
         return []
     if node.target in _RUNNING_STATS:
@@ -52,7 +52,7 @@ def _bound(node: fx.Node) -> list[tuple[Any, Any]]:
 
 
 def base_of(node: fx.Node) -> fx.Node | None:
-    """The argument whose memory the result of `node` may share; None if the result is a new tensor."""
+    """Return the argument whose memory the result of `node` may share; None if the result is a new tensor."""
     if node.op != "call_function":
         return None
     if node.target is operator.getitem:
@@ -68,7 +68,8 @@ def base_of(node: fx.Node) -> fx.Node | None:
 
 
 def written_tensor(node: fx.Node) -> fx.Node:
-    """The tensor that a chain of in-place ops writes and returns; for any other node the node itself."""
+    """Return the tensor that a chain of in-place ops writes and returns; for any other node the node
+    itself."""
     while (
         node.op == "call_function"
         and isinstance(node.target, torch._ops.OpOverload)
@@ -81,7 +82,7 @@ def written_tensor(node: fx.Node) -> fx.Node:
 
 
 def root_of(node: fx.Node) -> fx.Node:
-    """The value at the start of the view chain that ends in `node`."""
+    """Return the value at the start of the view chain that ends in `node`."""
     while (base := base_of(node)) is not None:
         node = base
     return node

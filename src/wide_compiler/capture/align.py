@@ -14,7 +14,8 @@ REMEDY = "group lanes by signature with WideRouter"
 
 
 def class_name(obj: object) -> str:
-    """Name of the class; compared instead of the class, because parametrization makes one per instance."""
+    """Return the name of the class; compared instead of the class, because parametrization makes one per
+    instance."""
     return f"{type(obj).__module__}.{type(obj).__qualname__}"
 
 
@@ -64,7 +65,7 @@ def _check_tensors(model: nn.Module, lane: int) -> None:
     for (_, end, path, this), (start, _, other, that) in itertools.pairwise(spans):
         if start < end and this != that:
             raise AlignmentError(
-                f"lane {lane}: {other} shares memory with {path}, and stacked they would part; "
+                f"lane {lane}: {other} shares memory with {path}, which stacking would undo; "
                 f"make one of them a clone, or the same object"
             )
 

@@ -53,13 +53,13 @@ def index_instead_of_strides(graph: fx.Graph) -> None:
 
 
 def _is_shortened(before: Tensor, after: Any) -> bool:
-    """Whether the resized tensor has a static shape and no more elements than before."""
+    """Return whether the resized tensor has a static shape and no more elements than before."""
     sizes = [*before.shape, *after.shape] if isinstance(after, Tensor) else [None]
     return all(isinstance(size, int) for size in sizes) and math.prod(after.shape) <= math.prod(before.shape)
 
 
 def _is_contiguous(value: Any) -> bool:
-    """Whether it is contiguous and covers its whole storage."""
+    """Return whether it is contiguous and covers its whole storage."""
     if not isinstance(value, Tensor) or value.layout != torch.strided or value.storage_offset() != 0:
         return False
     return value.is_contiguous() and value.untyped_storage().nbytes() == value.numel() * value.itemsize

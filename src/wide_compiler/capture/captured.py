@@ -45,7 +45,7 @@ class Captured:
         self.gives_one_tensor = self.out_spec.is_leaf() and self.out_statics[0] is OUTPUT_TENSOR
 
     def rebuild(self, outputs: Sequence[Any]) -> Any:
-        """The member's output structure, filled with a graph's outputs."""
+        """Return the member's output structure, filled with a graph's outputs."""
         if self.gives_one_tensor:
             return outputs[0]
         given = iter(outputs)
@@ -61,5 +61,5 @@ class Captured:
         return [isinstance(leaf, OutputNumber) for leaf in self.out_statics if is_output(leaf)]
 
     def admits(self, shapes: list[tuple[int, ...]]) -> bool:
-        """Whether the graph is valid for inputs of these shapes."""
+        """Return whether the graph is valid for inputs of these shapes."""
         return all(guards.admit(shapes) for guards in self.guards)

@@ -49,7 +49,7 @@ def _is_causal(mask: fx.Node) -> bool:
 
 
 def _masks_what_follows(mask: Tensor) -> bool:
-    """Whether it masks exactly the later tokens."""
+    """Return whether it masks exactly the later tokens."""
     if mask.dim() < 2 or mask.shape[-1] != mask.shape[-2] or not mask.numel():
         return False
     if mask.is_floating_point():  # added to the scores
@@ -65,7 +65,7 @@ def _masks_what_follows(mask: Tensor) -> bool:
 
 
 def _evaluate(value: Any, batch: int, env: dict[fx.Node, Any]) -> Any:
-    """The value of a node if the first dim of every input has size `batch`."""
+    """Return the value of a node if the first dim of every input has size `batch`."""
     nodes = [value]
     while nodes:  # iterative, because chains of ops may be long
         node = nodes[-1]
@@ -85,7 +85,7 @@ def _evaluate(value: Any, batch: int, env: dict[fx.Node, Any]) -> Any:
 
 
 def _is_batch(node: fx.Node) -> bool:
-    """Whether the node is the size of an input's first dim."""
+    """Return whether the node is the size of an input's first dim."""
     if node.target is not torch.ops.aten.sym_size.int:
         return False
     source, dim = node.args
@@ -93,7 +93,7 @@ def _is_batch(node: fx.Node) -> bool:
 
 
 def _is_repeatable(target: Any) -> bool:
-    """Whether it is arithmetic on sizes, or an op that is neither random nor in place."""
+    """Return whether it is arithmetic on sizes, or an op that is neither random nor in place."""
     if not isinstance(target, torch._ops.OpOverload):
         return getattr(target, "__module__", "") in ("_operator", "math", "builtins", "torch")
     return torch.Tag.nondeterministic_seeded not in target.tags and not target._schema.is_mutable

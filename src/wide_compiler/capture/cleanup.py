@@ -30,7 +30,7 @@ exit_autocast = torch.amp.autocast_mode._exit_autocast
 
 
 def clean(module: fx.GraphModule, inputs: set[str]) -> fx.Graph:
-    """A flat copy of the exported graph, without regions, assertions about shapes and dead nodes."""
+    """Return a flat copy of the exported graph, without regions, assertions about shapes and dead nodes."""
     graph = fx.Graph()
     env: dict[fx.Node, Any] = {}
     results = _inline(module, graph, env)
@@ -104,14 +104,15 @@ def _drop_dead(graph: fx.Graph, inputs: set[str]) -> None:
 
 
 def is_impure(node: fx.Node) -> bool:
-    """Whether the node must stay although its result is unused; an op without results has side effects."""
+    """Return whether the node must stay although its result is unused; an op without results has side
+    effects."""
     if isinstance(node.target, torch._ops.OpOverload) and not node.target._schema.returns:
         return True
     return node.target in (OPAQUE, enter_autocast, exit_autocast) or bool(written_args(node))
 
 
 def _reads_item(node: fx.Node) -> bool:
-    """Whether the node depends on a Python number that was read from a tensor."""
+    """Return whether the node depends on a Python number that was read from a tensor."""
     sources, seen = list(node.all_input_nodes), set()
     while sources:
         source = sources.pop()

@@ -57,15 +57,15 @@ def confirm(captured: Captured, member: nn.Module, leaves: Sequence[Any], observ
     tensors = [node for node, is_number in zip(_outputs(captured), numbers, strict=True) if not is_number]
     unset = {place for place, node in enumerate(tensors) if _is_unset(node)}
     if len(given) != len(expected):
-        raise CaptureFailed(f"its graph gives {len(given)} tensors, its forward {len(expected)}")
+        raise CaptureFailed(f"its graph returns {len(given)} tensors, its forward {len(expected)}")
     for place, (mine, theirs) in enumerate(zip(given, expected, strict=True)):
         if theirs.is_meta or place in unset:  # no values, or uninitialised ones
             continue
         problem = difference(mine, theirs, whole_model(theirs.dtype, theirs.is_cuda))
         if problem:
             raise CaptureFailed(
-                f"its graph does not compute what its forward does: output {place} {problem}; it may "
-                f"ask whether it is traced"
+                f"its graph and its forward differ: output {place} {problem}; the forward may behave "
+                f"differently while it is traced, as by torch.compiler.is_compiling()"
             )
 
 

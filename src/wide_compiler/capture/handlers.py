@@ -11,7 +11,8 @@ _EXPRESSIONS = ("<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>", "<lambda>"
 
 
 def handling_frame(frame: FrameType | None) -> FrameType | None:
-    """The frame of the member's Python that handles errors raised in `frame` during export, or None."""
+    """Return the frame of the member's Python that handles errors raised in `frame` during export, or
+    None."""
     while frame is not None:
         home = frame.f_globals.get("__name__") or ""
         if home.startswith("wide_compiler.capture") and frame.f_code.co_name == "forward":
@@ -46,7 +47,7 @@ def _guarded_lines(code: CodeType) -> list[tuple[int, int]]:
     return found
 
 
-class Source(NamedTuple):
+class FunctionSource(NamedTuple):
     """A function's dedented source as a tree, with the number of lines before it and its indentation."""
 
     tree: ast.Module
@@ -54,14 +55,14 @@ class Source(NamedTuple):
     indent: int
 
 
-def source_of(code: CodeType) -> Source | None:
-    """The source of a code object; None if it is not available."""
+def source_of(code: CodeType) -> FunctionSource | None:
+    """Return the source of a code object; None if it is not available."""
     try:
         lines, start = inspect.getsourcelines(code)
         tree = ast.parse(textwrap.dedent("".join(lines)))
     except (OSError, SyntaxError, TypeError):
         return None
-    return Source(tree, max(start, 1) - 1, len(lines[0]) - len(lines[0].lstrip()))
+    return FunctionSource(tree, max(start, 1) - 1, len(lines[0]) - len(lines[0].lstrip()))
 
 
 def _is_suppress(item: ast.withitem) -> bool:

@@ -20,13 +20,13 @@ class OutputNumber:
     dtype: torch.dtype
 
     def of(self, x: Tensor) -> Any:
-        """The number, or a `LaneValues` if lanes differ; `x` has one element per lane."""
+        """Return the number, or a `LaneValues` if lanes differ; `x` has one element per lane."""
         values = x.detach().reshape(-1).tolist()
         return values[0] if all(value == values[0] for value in values) else LaneValues(values)
 
 
 def is_output(leaf: Any) -> bool:
-    """Whether a leaf of `out_statics` is computed by the graph."""
+    """Return whether a leaf of `out_statics` is computed by the graph."""
     return leaf is OUTPUT_TENSOR or isinstance(leaf, OutputNumber)
 
 
@@ -50,7 +50,7 @@ def numbers_as_tensors(graph: fx.Graph, statics: list[Any]) -> list[Any]:
 
 
 def _is_only_returned(item: fx.Node) -> bool:
-    """Whether the number is returned and used otherwise only by the assertions on a bool."""
+    """Return whether the number is returned and used otherwise only by the assertions on a bool."""
     source: Any = item.args[0]
     checks = _flowing_from(item)
     boolean = source.meta["val"].dtype == torch.bool

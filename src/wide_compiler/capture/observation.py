@@ -109,7 +109,7 @@ def _observe(
     for slot in slots(copy):
         tensor, place = before.get(slot.path, (None, 0))
         if slot.kind == "parameter" and (slot.tensor is not tensor or _address(slot.tensor) != place):
-            effects.append(f"its forward puts other memory into the parameter {slot.path}")
+            effects.append(f"its forward replaces the memory of the parameter {slot.path} (.data)")
     observation = Observation(
         observer.reads,
         originals,
@@ -125,8 +125,8 @@ def _observe(
 
 
 def copy_of(leaf: Any) -> Any:
-    """A copy of a tensor with the same `requires_grad`; a leaf only if `leaf` is one, as a leaf that requires
-    gradients cannot be written in place."""
+    """Return a copy of a tensor with the same `requires_grad`; a leaf only if `leaf` is one, as a leaf that
+    requires gradients cannot be written in place."""
     if not isinstance(leaf, Tensor):
         return leaf
     copy = strided_copy(leaf.detach()).requires_grad_(leaf.requires_grad)
@@ -169,6 +169,6 @@ def _random_states(member: nn.Module, arguments: Any) -> list[Tensor]:
 
 
 def _cuda_devices(member: nn.Module, arguments: Any) -> list[Any]:
-    """The CUDA devices whose random state a run may change."""
+    """Return the CUDA devices whose random state a run may change."""
     tensors = [*member.parameters(), *member.buffers(), *_tree.flatten(arguments)[0]]
     return list({t.device for t in tensors if isinstance(t, Tensor) and t.is_cuda})

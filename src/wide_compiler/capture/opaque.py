@@ -54,7 +54,7 @@ class OpaqueCall:
         return [leaf for leaf in out_leaves if isinstance(leaf, Tensor)]
 
     def leaves(self, tensors: Sequence[Tensor], sizes: Sequence[int]) -> list[Any]:
-        """The leaves of (args, kwargs) with these tensors and sizes."""
+        """Return the leaves of (args, kwargs) with these tensors and sizes."""
         tensor_iter, size_iter = iter(tensors), iter(sizes)
         return [
             next(tensor_iter) if leaf is _TENSOR else next(size_iter) if leaf is _SIZE else leaf
@@ -172,7 +172,7 @@ class Recorder:
         return recording
 
     def _traceable(self, forward: Callable, args: tuple, kwargs: dict) -> bool:
-        """Whether it runs on fake tensors; tried with tracing disabled."""
+        """Return whether it runs on fake tensors; tried with tracing disabled."""
         mode = detect_fake_mode(_tree.flatten((args, kwargs))[0])
         symbols = mode.shape_env.ignore_fresh_unbacked_symbols() if mode and mode.shape_env else None
         self.inside += 1
@@ -203,7 +203,7 @@ class Recorder:
         for leaf in call.out_statics:
             if leaf is not _TENSOR and leaf is not None:
                 raise CaptureFailed(
-                    f"{path or name} gives the Python value {leaf!r}, which a graph would freeze"
+                    f"{path or name} returns the Python value {leaf!r}, which a graph would freeze"
                 )
         return call.rebuild(list(outputs))
 
@@ -272,7 +272,7 @@ def watch_real_shapes(
 
 @torch.library.custom_op("wide_compiler::opaque", mutates_args=())
 def opaque(tensors: list[Tensor], sizes: list[int], handle: int) -> list[Tensor]:
-    raise AssertionError("a call kept whole is a mark in a captured graph and never runs")
+    raise AssertionError("an opaque call is only a marker in a captured graph and never runs")
 
 
 @opaque.register_fake

@@ -37,7 +37,7 @@ class ShapeGuards:
         return cls(dims, ranges, conditions)  # type: ignore[arg-type]
 
     def admit(self, shapes: Sequence[Sequence[int]]) -> bool:
-        """Whether a capture at these per-lane shapes would give the same graph."""
+        """Return whether a capture at these per-lane shapes would give the same graph."""
         import sympy
 
         binding: dict[Any, int] = {}
@@ -55,7 +55,7 @@ class ShapeGuards:
         return self._holds(binding)
 
     def any_batch(self) -> bool:
-        """Whether dim 0 of every input is free; tested with small, large, odd and even sizes."""
+        """Return whether dim 0 of every input is free; tested with small, large, odd and even sizes."""
         import sympy
 
         if not all(dims and isinstance(dims[0], sympy.Symbol) for dims in self.dims):

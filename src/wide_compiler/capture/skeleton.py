@@ -13,7 +13,7 @@ from .strides import laid_out
 
 
 def make_skeleton(model: nn.Module, shared: Collection[Any] = ()) -> nn.Module:
-    """A deep copy of `model` whose tensors are on the meta device: structure and code, no memory.
+    """Return a deep copy of `model` whose tensors are on the meta device: structure and code, no memory.
 
     Objects in `shared` are not copied, here and in the functions below.
     """
@@ -21,7 +21,8 @@ def make_skeleton(model: nn.Module, shared: Collection[Any] = ()) -> nn.Module:
 
 
 def clone_member(model: nn.Module, shared: Collection[Any] = ()) -> nn.Module:
-    """A deep copy with its own tensors; works also where deepcopy fails, for weights computed by hooks."""
+    """Return a deep copy with its own tensors; works also where deepcopy fails, for weights computed by
+    hooks."""
     return _copy_with(model, _own_memory, keeping(shared))
 
 
@@ -94,7 +95,7 @@ def _stub(tensor: Tensor) -> Tensor:
 
 
 def keeping(shared: Collection[Any]) -> dict[int, Any]:
-    """A memo that keeps `copy.deepcopy` from copying these objects."""
+    """Return a memo that keeps `copy.deepcopy` from copying these objects."""
     return {id(value): value for value in shared}
 
 
@@ -134,7 +135,8 @@ def _computed_tensors(model: nn.Module) -> Iterator[Tensor]:
 
 
 def keeps_history(model: nn.Module) -> str:
-    """The path of a module with an attribute that is a tensor with autograd history; '' if there is none."""
+    """Return the path of a module with an attribute that is a tensor with autograd history; '' if there is
+    none."""
     for path, module in model.named_modules():
         if any(True for _ in _computed_tensors(module)):
             return path or type(model).__name__

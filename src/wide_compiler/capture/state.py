@@ -24,7 +24,7 @@ class Slot:
 
 
 def home_of(owner: nn.Module, kind: str) -> dict[str, Any]:
-    """The dict of `owner` that holds tensors of this kind."""
+    """Return the dict of `owner` that holds tensors of this kind."""
     return {"parameter": owner._parameters, "buffer": owner._buffers, "constant": vars(owner)}[kind]  # type: ignore[return-value]
 
 
@@ -50,7 +50,7 @@ def canonical_names(model: nn.Module) -> dict[str, str]:
 
 
 def has_gradient_hooks(tensor: Tensor) -> bool:
-    """Whether autograd calls Python for this tensor; stacking or recording it would lose the hooks."""
+    """Return whether autograd calls Python for this tensor; stacking or recording it would lose the hooks."""
     return bool(tensor._backward_hooks or getattr(tensor, "_post_accumulate_grad_hooks", None))
 
 

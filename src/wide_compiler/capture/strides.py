@@ -18,7 +18,7 @@ from .failure import CaptureFailed
 
 
 def overlaps_itself(x: Tensor) -> bool:
-    """Whether two elements may share a memory location, as after `expand`.
+    """Return whether two elements may share a memory location, as after `expand`.
 
     >>> overlaps_itself(torch.zeros(3, 1).expand(3, 4)), overlaps_itself(torch.zeros(3, 4).t())
     (True, False)
@@ -33,7 +33,7 @@ def overlaps_itself(x: Tensor) -> bool:
 
 
 def laid_out(source: Tensor, like: Tensor) -> Tensor:
-    """A copy of `source` with its own memory and the strides of `like` (of the same shape)."""
+    """Return a copy of `source` with its own memory and the strides of `like` (of the same shape)."""
     if source.layout != torch.strided or like.layout != torch.strided or source.numel() == 0:
         return source.clone()
     if not overlaps_itself(like):
@@ -47,7 +47,7 @@ def laid_out(source: Tensor, like: Tensor) -> Tensor:
 
 
 def is_ragged_or_sparse(x: Tensor) -> bool:
-    """Whether the tensor has no strides, so that it cannot be stacked."""
+    """Return whether the tensor has no strides, so that it cannot be stacked."""
     return x.layout != torch.strided or x.is_nested
 
 
@@ -80,7 +80,7 @@ class LayoutReads(TorchFunctionMode):
         if torch.is_grad_enabled():
             for value in args:
                 if type(value) is nn.Parameter and value.requires_grad and not is_fake(value):
-                    self.refused = "its forward computes with a parameter of a module outside of it"
+                    self.refused = "its forward computes with a parameter that is not part of the model"
         return func(*args, **(kwargs or {}))
 
     def _note(self, func: Any, tensor: Any, frame: FrameType | None) -> None:
@@ -96,9 +96,11 @@ class LayoutReads(TorchFunctionMode):
         elif func in _HISTORY and not is_input:
             self.of_gradients = True
         elif func in _HISTORY:
-            self.refused = "its forward asks for an input's history, which a graph would freeze"
+            self.refused = (
+                "its forward reads is_leaf, grad_fn or _version of an input, which a graph would freeze"
+            )
         else:
-            self.refused = f"its forward asks for {func.__name__}() of a tensor, which lanes change"
+            self.refused = f"its forward reads {func.__name__}() of a tensor, which differs for lanes"
 
     def check(self) -> None:
         if self.refused:
@@ -106,7 +108,7 @@ class LayoutReads(TorchFunctionMode):
 
 
 def strided_copy(tensor: Tensor) -> Tensor:
-    """A copy with the same strides, because a forward may read them."""
+    """Return a copy with the same strides, because a forward may read them."""
     if tensor.is_contiguous():
         return tensor.clone(memory_format=torch.contiguous_format)
     repeated = [i for i, stride in enumerate(tensor.stride()) if stride == 0 and tensor.shape[i] > 1]

@@ -75,7 +75,7 @@ SUBSTITUTES: dict[Any, Callable[..., Any]] = {
 
 
 def _without_dispatch(function: Any) -> Callable[..., Any]:
-    """A copy of a Python function of `torch.nn.functional` whose inner calls a mode can intercept."""
+    """Return a copy of a Python function of `torch.nn.functional` whose inner calls a mode can intercept."""
     asks = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
     world = {**function.__globals__, **dict.fromkeys(asks, lambda *_: False)}
     copy = types.FunctionType(function.__code__, world, function.__name__, function.__defaults__)
@@ -87,7 +87,8 @@ LOOKED_INTO = {F.gaussian_nll_loss: _without_dispatch(F.gaussian_nll_loss)}
 
 
 def average_of_all_batches(module: Any) -> Callable[[Tensor], Tensor] | None:
-    """The forward of a batch norm without momentum, which reads its counter as a Python number; else None.
+    """Return the forward of a batch norm without momentum, which reads its counter as a Python number; else
+    None.
 
     Its running statistics are the mean over all batches: batch k has the weight 1 / k.
     """

@@ -111,7 +111,7 @@ class ValueReads(TorchFunctionMode):
 
     def check(self) -> None:
         if any(tensor._version != version for tensor, version in self.chosen):
-            raise CaptureFailed("its forward writes what it has indexed by a tensor of one number")
+            raise CaptureFailed("its forward writes into a tensor that it has indexed by a 0-d tensor")
 
 
 def _unknown(x: Tensor) -> bool:
@@ -127,7 +127,7 @@ def _is_number_index(part: Any) -> bool:
 
 
 def _dims(part: Any) -> int:
-    """Number of dims of a tensor that one part of an index consumes."""
+    """Return the number of dims of a tensor that one part of an index consumes."""
     if part is None or part is Ellipsis or isinstance(part, bool):
         return 0
     mask = isinstance(part, Tensor) and part.dtype in (torch.bool, torch.uint8)
@@ -140,7 +140,7 @@ def _place(frame: FrameType | None) -> str:
 
 @functools.lru_cache(maxsize=256)
 def _raises_if(code: CodeType, instruction: int) -> bool | None:
-    """The value of the condition at this instruction for which the code raises; None if there is none.
+    """Return the value of the condition at this instruction for which the code raises; None if there is none.
 
     Recognises `if c: raise ...`, `if not c: raise ...`, `if a or c: raise ...`,
     `if a and c: raise ...` (the last operand) and `assert c`.

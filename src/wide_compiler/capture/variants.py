@@ -22,7 +22,7 @@ _ATOMS = (int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.
 
 
 def group_by_variant(models: Sequence[nn.Module]) -> list[int]:
-    """The index of each lane's variant; lanes of one variant run the same Python.
+    """Return the index of each lane's variant; lanes of one variant run the same Python.
 
     >>> group_by_variant([nn.Dropout(0.1), nn.Dropout(0.2), nn.Dropout(0.1)])
     [0, 1, 0]
@@ -32,7 +32,7 @@ def group_by_variant(models: Sequence[nn.Module]) -> list[int]:
     for model in models:
         state = _state(model)
         for index, (leader, known) in enumerate(leaders):
-            if _Comparison({**known, **state}).alike(leader, model):
+            if _ObjectComparison({**known, **state}).alike(leader, model):
                 variants.append(index)
                 break
         else:
@@ -46,7 +46,7 @@ def tensors_apart(a: nn.Module, b: nn.Module) -> dict[int, Tensor] | None:
 
     None if they differ in anything else.
     """
-    comparison = _Comparison({**_state(a), **_state(b)})
+    comparison = _ObjectComparison({**_state(a), **_state(b)})
     comparison.apart = {}
     return comparison.apart if comparison.alike(a, b) else None
 
@@ -65,7 +65,7 @@ def _state(model: nn.Module) -> dict[int, str]:
     return state
 
 
-class _Comparison:
+class _ObjectComparison:
     def __init__(self, state: dict[int, str]):
         self.state = state
         self.apart: dict[int, Tensor] | None = None  # if not None, tensors may differ and are recorded here
@@ -89,7 +89,8 @@ class _Comparison:
         return self._alike_inside(a, b)
 
     def _alike_classes(self, a: type, b: type) -> bool:
-        """Whether two classes of one name (from a factory, or a repeated notebook cell) have equal code."""
+        """Return whether two classes of one name (from a factory, or a repeated notebook cell) have equal
+        code."""
         if (
             a.__qualname__ != b.__qualname__
             or a.__module__ != b.__module__

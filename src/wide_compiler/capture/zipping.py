@@ -86,7 +86,7 @@ class _Zipper:
         if isinstance(first, fx.Node):
             for lane, value in zip(self.lane_of, values, strict=True):
                 if not isinstance(value, fx.Node) or self.index[value] != self.index[first]:
-                    raise AlignmentError(f"lane {lane}: {_where(node)} is wired differently than in lane 0")
+                    raise AlignmentError(f"lane {lane}: {_where(node)} has other inputs than in lane 0")
             return first
         if isinstance(first, (list, tuple)) and all(
             isinstance(v, (list, tuple)) and len(v) == len(first) for v in values
@@ -148,7 +148,7 @@ def _check_calls(variants: Sequence[Captured]) -> None:
             for c in calls
         ):
             raise CaptureFailed(
-                f"{calls[0].path or calls[0].name} is called with other Python values in other lanes"
+                f"{calls[0].path or calls[0].name} is called with different Python values in different lanes"
             )
 
 
@@ -176,7 +176,7 @@ def _where(node: fx.Node) -> str:
 
 
 def module_path(node: fx.Node) -> str:
-    """Path of the module whose forward created the node."""
+    """Return the path of the module whose forward created the node."""
     stack = node.meta.get("nn_module_stack") or {}
     paths = [path for path, _ in stack.values() if isinstance(path, str)]
     inner = [p for p in paths if p == "member" or ".member" in p or p.startswith("member")]

@@ -227,7 +227,7 @@ def triton_check() -> str | Absent:
         return Absent(
             "installed, but its kernels need a CUDA device", "nothing to do: the CPU has other ways"
         )
-    from ..kernels.linear import lane_linear
+    from ..kernels.lane_linear import lane_linear
 
     x, w = (torch.randn(LANES, 64, 64, device="cuda") for _ in range(2))
     got = lane_linear(x, w, None, "none")

@@ -1,6 +1,6 @@
 """Change detection: what a capture read, and whether it is still the same."""
 
-from .modules import ModuleGuard
+from .module_guard import ModuleGuard
 from .observe import MODULE_TABLES, Observer
 from .reads import ATOMS
 from .snapshot import Snapshot

@@ -43,9 +43,9 @@ from .reads import (
     ClassOf,
     Entry,
     Flag,
-    Items,
+    HeldTensor,
     Keys,
-    Numbers,
+    SequenceItems,
     Set,
     State,
     Table,
@@ -210,7 +210,7 @@ class Observer:
         except Exception as error:  # reading an object's attributes may raise anything
             sys.setprofile(None)
             where = f"{frame.f_code.co_qualname}: {type(error).__name__}: {error}"
-            self.effects.append(f"what its Python reads cannot be recorded ({where})")
+            self.effects.append(f"the reads of its Python code cannot be recorded ({where})")
 
     def _note_event(self, frame: types.FrameType, event: str, argument: Any) -> None:
         if self._paused is not None:
@@ -294,7 +294,7 @@ class Observer:
                     f"its forward calls {name} of PyTorch's generator, which a graph would lose"
                 )
         elif function is torch.is_inference_mode_enabled and owner == "user":
-            self.effects.append("its forward asks for inference mode, which is off while it is captured")
+            self.effects.append("its forward reads the inference mode, which is off during a capture")
         elif (
             owner in ("user", "torch")
             and function.__module__ in _SETTINGS
@@ -507,7 +507,7 @@ class Observer:
         for name in table.keys() & names.attributes:
             self.reads.note(Entry, table, name, path=f"{path}.{name}")
             if isinstance(table[name], list):
-                self.reads.note(Items, table[name], path=f"{path}.{name}")
+                self.reads.note(SequenceItems, table[name], path=f"{path}.{name}")
         if module.__name__ == "os" and names.attributes & {"environ", "getenv"}:
             self._note_environment()
         elif module.__name__ in ("decimal", "_decimal"):
@@ -613,7 +613,7 @@ class Observer:
     def _visit_tensor(self, tensor: Tensor, code: types.CodeType, path: str) -> None:
         if id(tensor) in self.owned or _is_fake(tensor):
             return
-        self.reads.note(Numbers, tensor, path=path)
+        self.reads.note(HeldTensor, tensor, path=path)
         names = self._names(code)
         for name in {*vars(tensor), "grad"} & names.attributes:
             if name != "grad" or tensor.is_leaf:
@@ -628,7 +628,7 @@ class Observer:
 
     def _visit_items(self, items: Any, code: types.CodeType, path: str) -> None:
         if not isinstance(items, tuple):
-            self.reads.note(Items, items, path=path)
+            self.reads.note(SequenceItems, items, path=path)
         for place, item in enumerate(items):
             if not is_atom(item):
                 self._keep_visit(item, code, f"{path}[{place}]")

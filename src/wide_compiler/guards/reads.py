@@ -216,7 +216,7 @@ class Keys(Read):
         return "holder.keys() == value", table
 
 
-class Items(Read):
+class SequenceItems(Read):
     """The items of a list or deque, compared by identity."""
 
     __slots__ = ()
@@ -336,7 +336,7 @@ class Array(Read):
         self.holder[...] = self.copy
 
 
-class Numbers(Read):
+class HeldTensor(Read):
     """A tensor held outside of modules: its address, version counter, shape, dtype and device."""
 
     __slots__ = ("copy",)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from .dict_versions import ARE_CHEAP, dict_version
-from .reads import Array, Attribute, Entry, Flag, Numbers, Read, State, Table, same_items
+from .reads import Array, Attribute, Entry, Flag, HeldTensor, Read, State, Table, same_items
 from .tensors import versions
 
 _CONTAINERS = (dict, list, set)
@@ -27,7 +27,7 @@ class Snapshot:
 
     def __init__(self) -> None:
         self.reads: dict[Any, Read] = {}
-        self._quick: _Comparison | None = None
+        self._quick: _QuickCheck | None = None
 
     def note(self, kind: type[Read], holder: Any, name: str = "", *, path: str) -> None:
         """Record a read, unless it is recorded already."""
@@ -59,7 +59,7 @@ class Snapshot:
         other = Snapshot()
         for read in self.reads.values():
             target = originals.get(id(read.holder))
-            if target is not None and not isinstance(read, (State, Numbers)):
+            if target is not None and not isinstance(read, (State, HeldTensor)):
                 other.note(type(read), target, read.name, path=read.path)
         return other
 
@@ -73,7 +73,7 @@ class Snapshot:
     def holds(self) -> bool:
         """Return whether nothing has changed. Takes a few microseconds."""
         if self._quick is None:
-            self._quick = _Comparison(list(self.reads.values()))
+            self._quick = _QuickCheck(list(self.reads.values()))
         try:
             if self._quick.holds():
                 return True
@@ -156,7 +156,7 @@ def _can_be_set(read: Read, stores: Collection[str] | None) -> bool:
 _MANY = 3
 
 
-class _Comparison:
+class _QuickCheck:
     """Fast check of reads: True is certain; False may mean that an equal value was assigned."""
 
     def __init__(self, reads: list[Read]):

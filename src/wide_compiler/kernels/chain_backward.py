@@ -1,4 +1,4 @@
-"""Triton kernel of the backward of `chain`: all gradients of one lane of a small MLP."""
+"""Triton kernel of the backward of `lane_chain`: all gradients of one lane of a small MLP."""
 
 from __future__ import annotations
 

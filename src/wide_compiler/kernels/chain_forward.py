@@ -1,4 +1,4 @@
-"""Triton kernel of the forward of `chain`: one lane of a small MLP, and the values its gradient needs."""
+"""Triton kernel of the forward of `lane_chain`: a lane of a small MLP, with the values for its gradient."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tile loads and stores shared by the kernels of `chain`.
+"""Tile loads and stores shared by the kernels of `lane_chain`.
 
 Tiles are transposed, `[features, batch]`: a weight is then the left operand of its product, which tensor
 cores take in 64 rows, and is loaded into registers without a transpose.

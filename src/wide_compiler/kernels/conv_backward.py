@@ -1,6 +1,6 @@
 """Backward of `lane_conv2d`: by Triton kernels, or by torch's grouped convolution.
 
-Shapes as in `conv`.
+Shapes as in `lane_conv`.
 """
 
 from __future__ import annotations

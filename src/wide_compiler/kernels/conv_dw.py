@@ -1,6 +1,6 @@
 """Gradient of `lane_conv2d` with respect to the weight (dw), as one Triton kernel.
 
-Shapes as in `conv`; dy is the gradient of the output, `[N, B, O, OH, OW]` of any strides.
+Shapes as in `lane_conv`; dy is the gradient of the output, `[N, B, O, OH, OW]` of any strides.
 """
 
 from __future__ import annotations

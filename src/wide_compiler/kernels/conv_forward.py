@@ -1,6 +1,6 @@
 """Triton kernel of the forward of `lane_conv2d`: an implicit matrix product per lane, with its epilogue.
 
-Shapes as in `conv`.
+Shapes as in `lane_conv`.
 """
 
 from __future__ import annotations

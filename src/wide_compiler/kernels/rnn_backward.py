@@ -4,7 +4,7 @@ As in `rnn_forward` there is one loop over (time, gate), here in reverse. An ite
 gradient (the gradient of h or c times a derivative saved by the forward) and multiplies it by that gate's
 weight. The gradient of the weight is one product over all steps, computed by the caller.
 
-Shapes as in `rnn`.
+Shapes as in `lane_rnn`.
 """
 
 from __future__ import annotations

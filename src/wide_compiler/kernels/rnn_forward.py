@@ -5,7 +5,7 @@ It works gate by gate in one loop over (time, gate), so the weights of an iterat
 prefetched. Tiles are [H, B], hidden features first: a tensor core takes 16 rows but only 8 columns, so a
 small batch wastes less of it.
 
-Shapes as in `rnn`.
+Shapes as in `lane_rnn`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Launch settings and the split product shared by the recurrent kernels.
 
-Shapes as in `rnn`.
+Shapes as in `lane_rnn`.
 """
 
 from __future__ import annotations

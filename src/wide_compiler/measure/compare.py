@@ -58,7 +58,7 @@ def whole_model(dtype: torch.dtype, cuda: bool) -> Tolerances:
 
 
 def products_are_rounded(cuda: bool) -> bool:
-    """Whether float32 products may be computed with fewer bits (TF32)."""
+    """Return whether float32 products may be computed with fewer bits (TF32)."""
     try:
         return torch.get_float32_matmul_precision() != "highest" or (cuda and torch.backends.cudnn.allow_tf32)
     except RuntimeError:  # raised if newer precision flags conflict with these
@@ -84,15 +84,15 @@ def error_of(got: Tensor, want: Tensor) -> tuple[Tensor, Tensor] | str:
         return f"gives {tuple(got.shape)} {got.dtype}, expected {tuple(want.shape)} {want.dtype}"
     got, want = _dense(got), _dense(want)
     if not (want.is_floating_point() or want.is_complex()):
-        return (want.new_zeros(()), want) if torch.equal(got, want) else "gives other numbers"
+        return (want.new_zeros(()), want) if torch.equal(got, want) else "gives different numbers"
     finite = want.isfinite()
     if not torch.equal(finite, got.isfinite()):
-        return "is not finite where it should be, or the reverse"
+        return "has NaN or inf where the reference has none, or the reverse"
     if not finite.all():
         # Compare infinities by sign, and nan.
         limits = (t.masked_fill(finite, 0).nan_to_num(7.0) for t in (got, want))
         if not torch.equal(*limits):
-            return "has other infinities"
+            return "has inf of other signs, or NaN for inf"
         got, want = got.masked_fill(~finite, 0), want.masked_fill(~finite, 0)
     return got - want, want
 

@@ -133,7 +133,7 @@ class Contest:
             self._noise = [distances(*pair) for pair in zip(expected, again, strict=True)]  # type: ignore[arg-type]
             problem = None if rounded else _difference(again, expected, [None] * len(expected))
             if problem:
-                raise Incomparable(f"run twice it {problem}")
+                raise Incomparable(f"two runs of it disagree: the second {problem}")
             self._expected = expected
         return self._expected
 
@@ -219,7 +219,7 @@ class Contest:
         except Incomparable as error:
             return Decision(plain, f"not compared: {error}")
         if problem:
-            return Decision(plain, f"{name} it {problem}")
+            return Decision(plain, f"{name}: {problem}")
         if not seconds:
             return Decision(name, "tuning is off")
         return self.conclude(key, self._final(both, [plain], seconds), [plain], dict.fromkeys(both))

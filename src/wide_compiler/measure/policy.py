@@ -20,7 +20,7 @@ CLOSE, MOST_CLOSE = 1.6, 3
 
 
 def beats(seconds: float, plain_seconds: float) -> bool:
-    """Whether a candidate is enough faster than a simpler one to replace it.
+    """Return whether a candidate is enough faster than a simpler one to replace it.
 
     >>> beats(0.97, 1.0), beats(0.9, 1.0)
     (False, True)

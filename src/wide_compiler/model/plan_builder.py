@@ -10,7 +10,7 @@ from ..capture import Captured
 from ..config import WideConfig
 from ..widen import LaneGraph
 from ..widen.classify import draws
-from ..widen.regions import with_autocast_regions, with_checkpoints
+from ..widen.graph_regions import with_autocast_regions, with_checkpoints
 from .strategy_sites import channels_last_weights, sites, with_strategies
 from .ways import Chunks, MemberLoop, Way, Whole
 

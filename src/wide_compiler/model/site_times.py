@@ -15,14 +15,14 @@ from ..measure.compare import Incomparable
 from ..measure.contest import Candidate, Contest
 from ..measure.policy import beats
 from ..widen import LaneGraph
-from ..widen.builder import Choice
+from ..widen.builder import StrategyChoice
 
 
 class SiteTimes(fx.Interpreter):
     """Interpreter that fills `fastest` with the best strategy of each site that gains from a change.
 
     Args:
-        graph: lane graph whose nodes have a kind in `meta["site"]` and a `Choice` among their arguments.
+        graph: lane graph whose nodes have a kind in `meta["site"]` and a `StrategyChoice` as an argument.
         seconds: total time budget.
         skip: strategies not tried.
         options: keyword arguments of each `Contest`.
@@ -43,7 +43,7 @@ class SiteTimes(fx.Interpreter):
         return super().run_node(n)
 
     def _time(self, site: str, op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        own = next(a for a in args if isinstance(a, Choice))
+        own = next(a for a in args if isinstance(a, StrategyChoice))
         strategies = [own, *(s for s in own.choices if s != own and s not in self.skip)]
         if len(strategies) < 2:
             return
@@ -61,8 +61,9 @@ class SiteTimes(fx.Interpreter):
 
 
 def _candidate(
-    op: Callable, args: Sequence[Any], kwargs: dict[str, Any], own: Choice, strategy: str
+    op: Callable, args: Sequence[Any], kwargs: dict[str, Any], own: StrategyChoice, strategy: str
 ) -> Candidate:
-    taken = [Choice.of(strategy, own.primitive, own.choices) if isinstance(a, Choice) else a for a in args]
+    forced = StrategyChoice.of(strategy, own.primitive, own.choices)
+    taken = [forced if isinstance(a, StrategyChoice) else a for a in args]
     leaves = [a for a in args if isinstance(a, Tensor) and a.requires_grad]
     return Candidate(partial(op, *taken, **kwargs), leaves)

@@ -9,23 +9,23 @@ from ..primitives.chain import find_chains, fuse_activations, fuse_chains
 from ..primitives.conv_norm import fuse_conv_norms, wide_conv_norm
 from ..primitives.joined_linear import find_joinable, join_products
 from ..widen import LaneGraph
-from ..widen.builder import Choice
+from ..widen.builder import StrategyChoice
 
 # Pseudo-sites that span several ops, such as all layers of a small MLP in one kernel.
 CHAINS = "chains of linear layers"
 JOINED = "linear layers of one input"
 
 
-def sites(graph: LaneGraph, cuda: bool = False) -> dict[str, Choice]:
+def sites(graph: LaneGraph, cuda: bool = False) -> dict[str, StrategyChoice]:
     """Return each kind of site (op and shapes) -> the strategy used there, with its alternatives."""
-    found: dict[str, Choice] = {}
+    found: dict[str, StrategyChoice] = {}
     for node in graph.module.graph.nodes:
         if "site" in node.meta:
-            found[node.meta["site"]] = next(a for a in node.args if isinstance(a, Choice))
+            found[node.meta["site"]] = next(a for a in node.args if isinstance(a, StrategyChoice))
     if cuda and find_chains(graph.module.graph):
-        found[CHAINS] = Choice.of("apart", CHAINS, ("apart", "fused"))
+        found[CHAINS] = StrategyChoice.of("apart", CHAINS, ("apart", "fused"))
     if cuda and find_joinable(graph.module.graph):
-        found[JOINED] = Choice.of("apart", JOINED, ("apart", "joined"))
+        found[JOINED] = StrategyChoice.of("apart", JOINED, ("apart", "joined"))
     return found
 
 
@@ -46,7 +46,8 @@ def with_strategies(graph: LaneGraph, taken: Mapping[str, str], gradients: bool 
         own = taken.get(node.meta.get("site", ""))
         if own is not None:
             new.args = tuple(
-                Choice.of(own, a.primitive, a.choices) if isinstance(a, Choice) else a for a in new.args
+                StrategyChoice.of(own, a.primitive, a.choices) if isinstance(a, StrategyChoice) else a
+                for a in new.args
             )
             strategies[node.name] = own
     if taken.get(JOINED) == "joined":
@@ -70,7 +71,7 @@ def channels_last_weights(graph: LaneGraph) -> set[str]:
     """Return the states that are used only as weights of convolutions that want channels last."""
     wanting: set[fx.Node] = set()
     for node in graph.module.graph.nodes:
-        chosen = [a for a in node.args if isinstance(a, Choice)]
+        chosen = [a for a in node.args if isinstance(a, StrategyChoice)]
         last = any(a == "channels_last" or a.startswith("implicit") for a in chosen)
         if last or node.target is wide_conv_norm:
             weight = node.args[1]

@@ -92,7 +92,8 @@ class Pair:
         return lanes.unstack(self.wide.shared(*args, **kwargs), len(self.members))
 
     def _compared(self, name: str) -> bool:
-        """Whether a parameter can be compared: one that only the wide model shares trains differently."""
+        """Return whether a parameter can be compared: one that only the wide model shares trains
+        differently."""
         one = len({id(member.get_parameter(name)) for member in self.members}) == 1
         return one or name in self.wide.wide_states or self.wide.registered.outer(name) is not None
 

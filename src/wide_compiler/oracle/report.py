@@ -26,7 +26,8 @@ class Difference:
     dtype: torch.dtype | None = None
 
     def within(self, rtol: float, atol: float) -> bool:
-        """Whether the error is within the tolerance, which half-precision dtypes widen to their precision."""
+        """Return whether the error is within the tolerance, which half-precision dtypes widen to their
+        precision."""
         if self.dtype is not None and self.dtype.is_floating_point and self.dtype.itemsize < 4:
             rtol = max(rtol, one_op(self.dtype).single)
         return self.error <= atol + rtol * self.scale
@@ -80,7 +81,7 @@ class Report:
 
 
 def _distance(wide: Tensor, loop: Tensor) -> tuple[float, float]:
-    """The largest absolute error, and the largest absolute value of the loop."""
+    """Return the largest absolute error, and the largest absolute value of the loop."""
     found = error_of(wide, loop)
     if isinstance(found, str):
         return float("inf"), 1.0

@@ -84,7 +84,7 @@ def wide_sdpa(
         else:
             attn_mask = mask.expand(*lead, *mask.shape[-3:]).flatten(0, -4)
     if chosen == "tensor_core" and tensor_core_fits(q, k, v, attn_mask, dropout_p, enable_gqa):
-        from ..kernels.attention import lane_attention
+        from ..kernels.lane_attention import lane_attention
 
         y = lane_attention(q, k, v, is_causal, scale).unflatten(0, lead)
     else:
@@ -100,7 +100,7 @@ def tensor_core_fits(
         return False
     if not kernels.can_run(q, k, v):
         return False
-    from ..kernels.attention import fits
+    from ..kernels.lane_attention import fits
 
     return q.dim() == 4 and q.shape[:2] == k.shape[:2] == v.shape[:2] and fits(q, k, v, attn_mask, dropout_p)
 

@@ -50,7 +50,7 @@ def wide_chain(
         `[N, B, O]` of the last layer.
     """
     if x.is_cuda and kernels.can_run(x):
-        from ..kernels.chain import fits, lane_chain
+        from ..kernels.lane_chain import fits, lane_chain
 
         compute = autocast_dtype(x)
         if fits(x, weights, compute):
@@ -74,7 +74,7 @@ def wide_linear_activation(x: Tensor, weight: Tensor, bias: Tensor | None, activ
     """
     if not tensor_core_fits(x):
         return _FUNCTIONS[activation](wide_linear(x, weight, bias, "tensor_core"))
-    from ..kernels.linear import lane_linear
+    from ..kernels.lane_linear import lane_linear
 
     return lane_linear(x, weight, bias, activation, autocast_dtype(x))
 

@@ -143,7 +143,7 @@ def wide_conv(
 
         return streamed_conv(x, weight, bias, stride, padding, dilation, groups)
     if kind.startswith("implicit") and x.dim() == rank + 3:
-        from ..kernels.conv import lane_conv2d
+        from ..kernels.lane_conv import lane_conv2d
 
         backward = "own" if kind == "implicit_gemm" else "library"
         return lane_conv2d(x, weight, bias, stride, padding, dilation, backward=backward)

@@ -51,7 +51,7 @@ def wide_conv_norm(
             y = wide_batch_norm(y, gamma, beta, mean, var, training=False, eps=eps)
         y = y if residual is None else y + residual
         return torch.relu(y) if relu else y
-    from ..kernels.conv import lane_conv2d
+    from ..kernels.lane_conv import lane_conv2d
 
     x, weight, bias = cast(autocast_dtype(x), x, weight, bias)  # type: ignore[assignment]
     scale = shift = None

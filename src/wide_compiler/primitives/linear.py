@@ -85,7 +85,7 @@ def _transposed(x_NMI: Tensor, w_NOI: Tensor, b_NO: Tensor | None) -> Tensor:
 def _tensor_core(x_NMI: Tensor, w_NOI: Tensor, b_NO: Tensor | None) -> Tensor:
     if not tensor_core_fits(x_NMI):
         return _einsum(x_NMI, w_NOI, b_NO)
-    from ..kernels.linear import lane_linear
+    from ..kernels.lane_linear import lane_linear
 
     return lane_linear(x_NMI, w_NOI, b_NO, compute=autocast_dtype(x_NMI))
 

@@ -160,7 +160,7 @@ def _persistent_fits(kind: Kind, gates_x: Tensor, w: LayerWeights) -> bool:
         return False
     if autocast_dtype(gates_x) or not kernels.can_run(gates_x, w.w_hh):
         return False
-    from ..kernels.rnn import fits
+    from ..kernels.lane_rnn import fits
 
     return fits(gates_x, w.w_hh.shape[-1])
 
@@ -169,7 +169,7 @@ def _run_persistent(
     kind: Kind, gates_x: Tensor, state: State, w: LayerWeights, time: int
 ) -> tuple[Tensor, State]:
     """Run `_run_layer` from the input gates on: all time steps in one kernel that keeps the state on chip."""
-    from ..kernels.rnn import lane_gru, lane_lstm
+    from ..kernels.lane_rnn import lane_gru, lane_lstm
 
     gates_NTB = gates_x if time == 1 else gates_x.transpose(1, 2)
     if kind.states == 2:

@@ -146,7 +146,7 @@ class Adam(LaneOptimizer):
 
     def _lanes_kernel(self, bucket: Bucket, numbers: dict[str, Any], maximize: bool) -> None:
         """Update all tensors with this library's Triton kernel."""
-        from ..kernels.adam import Numbers, adam_
+        from ..kernels.lane_adam import Numbers, adam_
 
         assert bucket.step is not None
         state = bucket.state
@@ -209,7 +209,7 @@ def _fits_lanes(bucket: Bucket) -> bool:
         return False
     if not bucket.alike() or not bucket.in_one_piece():
         return False
-    from ..kernels.adam import works_on
+    from ..kernels.lane_adam import works_on
 
     return works_on(param.device, param.dtype)
 

@@ -50,9 +50,9 @@ class Attempt:
         self.lanes: int = builder.n.value
         self.scalars = any(isinstance(v, LaneScalar) for v in vals_in((args, kwargs)))
         if reads_layout(self.op):
-            raise ReadsLayout(f"{self.op} reads the layout of memory, which lanes change")
+            raise ReadsLayout(f"{self.op} reads the memory layout, which differs for lanes")
         if depends_on_values(self.op, args):
-            raise WidenFailed(f"{self.op} gives a shape or number that depends on values, and so on the lane")
+            raise WidenFailed(f"{self.op} returns a shape or number that depends on values")
         self.draws = draws(node)
         self.comparable = not (self.draws or is_unset(self.op))  # otherwise only shape and dtype are compared
         try:
@@ -97,7 +97,7 @@ class Attempt:
         if rule is None:
             return None, "no rule"
         if self.scalars and not rule.lane_scalars:
-            return None, "a Python number differs by lane"
+            return None, "a Python number differs between lanes"
         try:
             if op is self.op:
                 result = rule.function(self.builder, *self.args, **self.kwargs)
@@ -129,7 +129,7 @@ class Attempt:
         return result, None if problem is None else f"vmap: {problem}"
 
     def _unwritten(self) -> tuple[Any, ...]:
-        """The arguments with a clone of the written tensor, whose old value autograd may need."""
+        """Return the arguments with a clone of the written tensor, whose old value autograd may need."""
         return self.builder.call(torch.clone, self.args[0]), *self.args[1:]
 
     def _written_back(self, result: Val) -> Val:

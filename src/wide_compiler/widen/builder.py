@@ -46,14 +46,14 @@ class LaneScalar:
     values: tuple[Any, ...]
 
 
-class Choice(str):
+class StrategyChoice(str):
     """The default strategy of a call that the user has not forced, with its alternatives."""
 
     primitive: str
     choices: tuple[str, ...]
 
     @classmethod
-    def of(cls, name: str, primitive: str, choices: tuple[str, ...]) -> "Choice":
+    def of(cls, name: str, primitive: str, choices: tuple[str, ...]) -> "StrategyChoice":
         choice = cls(name)
         choice.primitive, choice.choices = primitive, choices
         return choice
@@ -76,10 +76,10 @@ class Builder:
         self.meta: dict[str, Any] = {}
 
     def choose(self, primitive: Any, auto: str, choices: Sequence[str] | None = None) -> str:
-        """The strategy for a rule: the user's, if this primitive has it, else `auto`.
+        """Return the strategy for a rule: the user's, if this primitive has it, else `auto`.
 
-        In the second case it is a `Choice`, which tuning may replace by another of `choices` (default: all of
-        the primitive) when the lane graph is timed.
+        In the second case it is a `StrategyChoice`, which tuning may replace by another of `choices`
+        (default: all of the primitive) when the lane graph is timed.
         """
         name = primitive.__name__
         forced = self.strategies.get(name, self.strategies.get("*"))
@@ -87,10 +87,10 @@ class Builder:
             self.strategy = str(forced)
             return self.strategy
         self.strategy = auto
-        return Choice.of(auto, name, tuple(choices or primitive.STRATEGIES))
+        return StrategyChoice.of(auto, name, tuple(choices or primitive.STRATEGIES))
 
     def random_site(self) -> int:
-        """A new index for each random op, so that seeded ops draw different numbers."""
+        """Return a new index for each random op, so that seeded ops draw different numbers."""
         self.random_sites += 1
         return self.random_sites
 
@@ -101,7 +101,7 @@ class Builder:
         node.meta.update(self.meta)
         if isinstance(value, Tensor):
             node.meta["shape"] = tuple(value.shape)  # of the probe; only the number of lanes differs
-        if any(isinstance(arg, Choice) for arg in args):
+        if any(isinstance(arg, StrategyChoice) for arg in args):
             # Sites of one kind and shape are tuned together.
             shapes = [tuple(a.shape) for a in vals_in(args) if is_tensor_val(a)]
             node.meta["site"] = f"{function.__name__} {shapes}"
@@ -116,13 +116,14 @@ class Builder:
         return self.call(expand_lanes, x, self.n)
 
     def aligned(self, x: Val, rank: int) -> Val:
-        """A wide `x` with member rank `rank`, by new dims after the lane axis."""
+        """Return a wide `x` with member rank `rank`, by new dims after the lane axis."""
         for _ in range(rank - x.rank if x.wide else 0):
             x = self.call(torch.unsqueeze, x, 1)
         return x
 
     def lane_tensor(self, scalar: LaneScalar, like: Val) -> Val:
-        """A per-lane number as a tensor `[N]` with the dtype to which the number promotes beside `like`.
+        """Return a per-lane number as a tensor `[N]` with the dtype to which the number promotes beside
+        `like`.
 
         float32 beside 16-bit floats, where a Python number is not rounded before it is used.
         """
@@ -137,7 +138,7 @@ class Builder:
         return self.call(torch.Tensor.to, source, device=like.value.device, dtype=dtype)
 
     def lane_values(self, scalar: LaneScalar) -> Val:
-        """A per-lane number as a tuple of N Python numbers."""
+        """Return a per-lane number as a tuple of N Python numbers."""
         return Val(self.feed("scalar_values", scalar.name), scalar.values, True)
 
     def undo(self, mark: int) -> None:

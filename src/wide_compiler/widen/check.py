@@ -30,7 +30,7 @@ def probe_values(tree: Any, copies: dict[int, Tensor]) -> Any:
 
 
 def expected_per_lane(op: Any, args: Any, kwargs: Any, n: int, written: Sequence[Tensor]) -> Any:
-    """The result of the member's op lane by lane, stacked."""
+    """Return the result of the member's op lane by lane, stacked."""
     copies = {id(w): w.clone() for w in written}
     args_values, kwargs_values = probe_values(args, copies), probe_values(kwargs, copies)
     flags = wide_flags((args, kwargs))

@@ -29,7 +29,7 @@ def is_random(op: Any) -> bool:
 
 
 def draws(node: fx.Node) -> bool:
-    """Whether this node draws random numbers; attention and dropout do so only with a dropout rate."""
+    """Return whether this node draws random numbers; attention and dropout do so only with a dropout rate."""
     if not is_random(node.target):
         return False
     target: Any = node.target
@@ -42,7 +42,8 @@ def draws(node: fx.Node) -> bool:
 
 
 def depends_on_values(op: Any, args: Any) -> bool:
-    """Whether the result is a Python number, or has a shape, that depends on the values of the lane."""
+    """Return whether the result is a Python number, or has a shape, that depends on the values of the
+    lane."""
     if torch.Tag.data_dependent_output in getattr(op, "tags", ()):
         return True
     if torch.Tag.dynamic_output_shape not in getattr(op, "tags", ()):
@@ -55,14 +56,15 @@ def depends_on_values(op: Any, args: Any) -> bool:
 
 
 def with_dense_gradient(op: Any, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments with sparse gradients switched off, which slices of a stacked tensor cannot have."""
+    """Return the arguments with sparse gradients switched off, which slices of a stacked tensor cannot
+    have."""
     names = [argument.name for argument in op._schema.arguments]
     dense = [False if name in _SPARSE else arg for name, arg in zip(names, args, strict=False)]
     return tuple(dense), {name: False if name in _SPARSE else arg for name, arg in kwargs.items()}
 
 
 def reads_layout(op: Any) -> bool:
-    """Whether the op uses strides or offsets of memory, which differ for a lane's slice."""
+    """Return whether the op uses strides or offsets of memory, which differ for a lane's slice."""
     if op_name(op) in _LAYOUT:
         return True
     return any(argument.name == "storage_offset" for argument in op._schema.arguments)
@@ -73,12 +75,12 @@ def is_unset(op: Any) -> bool:
 
 
 def is_size(op: Any) -> bool:
-    """Whether the op reads a size; such ops are not counted as computation."""
+    """Return whether the op reads a size; such ops are not counted as computation."""
     return op_name(op).startswith("sym_")
 
 
 def used_results(node: fx.Node) -> set[int] | None:
-    """Indices of an op's results that are used; None for all."""
+    """Return the indices of an op's results that are used; None for all."""
     if node.users and all(user.target is operator.getitem for user in node.users):
         return {user.args[1] for user in node.users}  # type: ignore[misc]
     return None

@@ -15,7 +15,7 @@ from .fallbacks import vmap_over_lanes
 
 @functools.cache
 def functional_of(op: Any) -> Any | None:
-    """The functional form of an op that writes and returns its first argument: `aten.abs.default` for
+    """Return the functional form of an op that writes and returns its first argument: `aten.abs.default` for
     `aten.abs_.default`. None if there is none."""
     returns, arguments = op._schema.returns, op._schema.arguments
     writes = [a for a in arguments if a.alias_info is not None and a.alias_info.is_write]
@@ -26,12 +26,12 @@ def functional_of(op: Any) -> Any | None:
 
 @functools.cache
 def view_of(op: Any) -> Any | None:
-    """The view form of an op: `aten.permute.default` for `aten.permute_copy.default`."""
+    """Return the view form of an op: `aten.permute.default` for `aten.permute_copy.default`."""
     return _overload(op, op_name(op).removesuffix("_copy")) if op_name(op).endswith("_copy") else None
 
 
 def _overload(op: Any, name: str) -> Any | None:
-    """The overload of another op in the same namespace with the same argument types."""
+    """Return the overload of another op in the same namespace with the same argument types."""
     packet = getattr(getattr(torch.ops, op.namespace), name, None)
     for overload in packet.overloads() if packet is not None else ():
         candidate = getattr(packet, overload)
@@ -46,7 +46,8 @@ def _kinds(op: Any) -> list[tuple[str, bool]]:
 
 @functools.cache
 def decomposition_of(op: Any) -> Callable[..., Any] | None:
-    """A function with the op's arguments that computes it from smaller ops; None if PyTorch has none."""
+    """Return a function with the op's arguments that computes it from smaller ops; None if PyTorch has
+    none."""
     from torch._decomp import decomposition_table  # slow to import, and rarely needed
 
     if torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd"):

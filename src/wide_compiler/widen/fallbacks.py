@@ -88,5 +88,5 @@ def _stack_column(column: tuple[Any, ...]) -> Any:
     if isinstance(column[0], Tensor):
         return torch.stack(column)
     if any(leaf != column[0] for leaf in column):
-        raise ArgumentError(f"a Python number differs by lane: {column[:4]}")
+        raise ArgumentError(f"a Python number differs between lanes: {column[:4]}")
     return column[0]

@@ -41,7 +41,7 @@ def refuse_seeds(rng: Tensor | None, op: str) -> None:
     """Raise if lanes have seeds: this op can only use PyTorch's generator."""
     if rng is not None:
         raise UnsupportedError(
-            f"{op} cannot draw from a seed per lane; give the seeds back with wide.seed(None)"
+            f"{op} cannot draw from a seed per lane; remove the seeds with wide.seed(None)"
         )
 
 

@@ -104,7 +104,7 @@ def _function_per_lane(call: OpaqueCall, wide: tuple[bool, ...]) -> Callable[...
 
 
 def _function_over_lanes(call: OpaqueCall, wide: tuple[bool, ...]) -> Callable[..., Any]:
-    """A function under vmap; lane by lane with seeds per lane, or under torch.compile."""
+    """Return a function under vmap; lane by lane with seeds per lane, or under torch.compile."""
     per_lane = _function_per_lane(call, wide)
     # `apply` of a custom autograd function, bound to its class.
     custom = call.function.args[0] if isinstance(call.function, functools.partial) else None

@@ -68,7 +68,7 @@ def find_rule(op: Any) -> Rule | None:
 
 
 def overloads(packet: Any, *names: str) -> list[Any]:
-    """The named overloads of an op that this version of PyTorch has; all of them if none is named."""
+    """Return the named overloads of an op that this version of PyTorch has; all of them if none is named."""
     return [getattr(packet, name) for name in (names or packet.overloads()) if hasattr(packet, name)]
 
 

@@ -133,7 +133,7 @@ class _Walk:
         return self._finish(ranks)
 
     def _output(self, value: Any) -> Val:
-        """A result with a lane axis and separate memory per lane; a size stays a number."""
+        """Return a result with a lane axis and separate memory per lane; a size stays a number."""
         if is_tensor_val(value) and not value.wide:
             return self.builder.call(own_lanes, value, self.builder.n)
         return value
@@ -162,7 +162,7 @@ class _Walk:
         )
 
     def feed(self, kind: str, key: str) -> fx.Node:
-        """The placeholder for (kind, key), created on first use before the first computation."""
+        """Return the placeholder for (kind, key), created on first use before the first computation."""
         if (kind, key) not in self.feeds:
             hint = key if kind != "input" else f"input_{key}"
             compute = next((n for n in self.graph.nodes if n.op != "placeholder"), None)
@@ -205,7 +205,7 @@ class _Walk:
         if node in self.wide_roots and not value.wide:
             if node.name in self.captured.states:
                 raise WidenFailed(
-                    f"{self.captured.states[node.name]} is one tensor for all lanes and lanes write it"
+                    f"{self.captured.states[node.name]} is one tensor for all lanes, and lanes write into it"
                 )
             value = self.builder.call(own_lanes, value, self.builder.n)
         if node in self.contiguous and node.op != "placeholder" and not value.value.is_contiguous():
@@ -229,7 +229,7 @@ class _Walk:
         if is_size(node.target):
             rule = find_rule(node.target)
             if rule is None:
-                raise ReadsLayout(f"{node.target} reads the layout of memory, which lanes change")
+                raise ReadsLayout(f"{node.target} reads the memory layout, which differs for lanes")
             return rule.function(self.builder, *args)
         self.rows.append(NodeRow(module_path(node), str(node.target).removeprefix("aten."), ""))
         self.builder.strategy = ""
@@ -238,7 +238,7 @@ class _Walk:
         return result
 
     def _resolve(self, tree: Any) -> Any:
-        """A node's arguments with the lane graph's values in place of nodes."""
+        """Return a node's arguments with the lane graph's values in place of nodes."""
         return map_leaves(lambda x: self.env[x] if isinstance(x, fx.Node) else x, tree)
 
     def _widened(self, node: fx.Node, args: Any, kwargs: Any, vals: list[Any]) -> Any:

@@ -2,7 +2,6 @@
 
 from .checking import Mismatch
 from .config import Config
-from .explain import Explanation
 from .independent import independent
 from .ir import IRGraph, IRNode, graph_of
 from .jit import XcsWarning, jit
@@ -10,6 +9,7 @@ from .mapping import vmap
 from .module import get_tree_functions, module, static
 from .parallelism import GraphParallelismAnalyzer, ParallelismAnalyzer, ParallelismInfo
 from .proof.effects import Effect
+from .site_rows import Explanation
 from .strategies import (
     AdaptiveStrategy,
     ExecutionStrategy,

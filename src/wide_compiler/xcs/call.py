@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SWITCH_AFTER = 2e-3  # seconds of plain loop after which a rung may take over the remaining items
 
 
-class Call:
+class SiteCall:
     """One execution of a site: `done` with values or an error, or the original code runs over the rest.
 
     Attributes:
@@ -111,7 +111,7 @@ class Call:
         self.began = timing.now()
 
 
-def watched(call: Call, source: Any, items: Items) -> Iterator[Any]:
+def watched(call: SiteCall, source: Any, items: Items) -> Iterator[Any]:
     """Yield the items of `source`, timed; stop early if a rung takes the rest."""
     site, n, things = call.site, items.n, iter(source)
     call.began = began = timing.now()

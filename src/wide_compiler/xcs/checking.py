@@ -3,8 +3,8 @@
 from typing import Any
 
 from ..errors import ArgumentError, ValidationError
+from .comparison import same
 from .independent import marked_in
-from .oracle import same
 from .work import Failed, Miss, Work
 
 
@@ -50,7 +50,7 @@ def run_own(work: Work) -> Any:
         return values
     for_each = work.cond is None and not work.events
     if not isinstance(values, list) or (for_each and len(values) != n):
-        raise ArgumentError(f"the strategy {name!r} must give a list of {n} values, got {values!r:.80}")
+        raise ArgumentError(f"the strategy {name!r} must return a list of {n} values, got {values!r:.80}")
     work.plan.last = name
     work.site.took(name)
     return values

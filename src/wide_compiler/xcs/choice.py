@@ -9,12 +9,12 @@ from torch import Tensor
 from ..measure.clock import current_clock
 from ..measure.policy import beats, margin
 from . import timing
+from .comparison import same
 from .exceptions import raise_interrupt
 from .items import Items
-from .oracle import same
 from .rungs import Rung
 from .signature import MOST_SIGNATURES, signature_of
-from .work import Bail, Failed, Miss, Work, held_by
+from .work import Bail, Failed, Miss, Work, closure_values
 
 FEWEST = 8  # items needed to try a rung, unless the rung sets its own minimum
 PART = 4  # a trial runs 1/PART of the items
@@ -92,7 +92,7 @@ def _tried(work: Work, rung: Rung) -> float | None:
     if expected is None or not beats(expected, plain):
         record.lost(seconds, why)
     if expected and gpu is None:
-        record.recent, record.told = [], (expected, n)
+        record.recent, record.estimate = [], (expected, n)
     return expected
 
 
@@ -124,7 +124,7 @@ def gpu_of(work: Work) -> torch.device | None:
     if not torch.cuda.is_initialized():
         return None
     first = [column if type(column) is Tensor else column[0] for column in work.items.columns]
-    tensors = [value for value in (*first, *held_by(work.body)) if isinstance(value, Tensor)]
+    tensors = [value for value in (*first, *closure_values(work.body)) if isinstance(value, Tensor)]
     return next((tensor.device for tensor in tensors if tensor.is_cuda), None)
 
 
@@ -170,7 +170,7 @@ def _attempt(work: Work, rung: Rung) -> list[Any] | Miss:
 
 
 def _reason(error: BaseException) -> str:
-    return str(error) or "it gave up" if isinstance(error, Bail) else f"{type(error).__name__}: {error}"
+    return str(error) or "no reason given" if isinstance(error, Bail) else f"{type(error).__name__}: {error}"
 
 
 def _took(work: Work, rung: Rung) -> None:
@@ -199,4 +199,4 @@ def _verify(work: Work, values: list[Any]) -> None:
         tail = values[len(values) - len(back) :]
         right = same(front, values[: len(front)], rtol) and same(back, tail, rtol)
     if not right:
-        raise Bail("items came out different")
+        raise Bail("results differ from the loop")

@@ -11,6 +11,7 @@ from typing import Any
 
 SHARE = 0.05
 MEDIAN_OF = 5
+TOO_LITTLE = "the expected gain is too small so far"
 KEPT = 3  # number of recent calls of a rung that are remembered
 
 
@@ -40,7 +41,7 @@ class RungCosts:
     """Measured costs of one rung at one site.
 
     Attributes:
-        told: (seconds, number of items), estimated by the last trial.
+        estimate: (seconds, number of items), estimated by the last trial.
         recent: (seconds, number of items) of the last calls.
         signatures: signatures of items whose results were compared with the plain loop.
         price: seconds of the last lost trial or failed call.
@@ -48,7 +49,7 @@ class RungCosts:
         why_not: why the rung failed last; '' if it did not.
     """
 
-    told: tuple[float, int] | None = None
+    estimate: tuple[float, int] | None = None
     recent: list[tuple[float, int]] = field(default_factory=list)
     signatures: set[Any] = field(default_factory=set)
     price: float = 0.0
@@ -60,7 +61,9 @@ class RungCosts:
 
         A quarter of the time is assumed to be independent of the number of items.
         """
-        known = self.recent if len(self.recent) == KEPT else [self.told] if self.told is not None else []
+        known = (
+            self.recent if len(self.recent) == KEPT else [self.estimate] if self.estimate is not None else []
+        )
         return min((seconds * (0.25 + 0.75 * n / items) for seconds, items in known), default=None)
 
     def took(self, seconds: float, n: int) -> None:
@@ -70,7 +73,7 @@ class RungCosts:
         """Record a trial or a call that took `seconds` without a gain."""
         self.price, self.losses, self.why_not = seconds, min(self.losses + 1, 20), why
         if why:
-            self.recent, self.told = [], None
+            self.recent, self.estimate = [], None
 
 
 @dataclass

@@ -46,7 +46,7 @@ def independent(fn: F) -> F:
         raise WrongTypeError(f"independent takes a function or method, got {fn!r}")
     if any(asked(fn) for asked in _LATER):
         raise WrongTypeError(
-            f"independent: {fn!r} is a coroutine or generator function, and a call of it does nothing yet; "
+            f"independent: {fn!r} is a coroutine or generator function, whose call does not run its body; "
             "overlap coroutines with asyncio.gather"
         )
     if isinstance(fn, types.FunctionType):

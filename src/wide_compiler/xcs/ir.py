@@ -35,7 +35,7 @@ class IRGraph:
     def add(self, node: IRNode) -> IRNode:
         """Add a node; the nodes that it reads must have been added before."""
         if node.id in self.nodes:
-            raise ArgumentError(f"there is a node {node.id!r} already")
+            raise ArgumentError(f"the graph has a node {node.id!r} already")
         missing = [source for source in node.inputs if source not in self.nodes]
         if missing:
             raise ArgumentError(f"{node.id!r} reads {missing[0]!r}, which must be added before it")

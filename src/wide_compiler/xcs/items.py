@@ -15,7 +15,7 @@ DICT_VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.item
 Columns = list[Sequence[Any]]
 
 
-class Source(NamedTuple):
+class ZipOrEnumerate(NamedTuple):
     """A call of `zip` or `enumerate` that has not been executed yet."""
 
     function: Any
@@ -27,8 +27,8 @@ class Source(NamedTuple):
 
 
 def made(source: Any) -> Any:
-    """Return the iterable itself; a `Source` is executed."""
-    return source.made() if type(source) is Source else source
+    """Return the iterable itself; a `ZipOrEnumerate` is executed."""
+    return source.made() if type(source) is ZipOrEnumerate else source
 
 
 class Blocks:
@@ -84,7 +84,7 @@ def items_of(source: Any, shape: Any) -> Items | None:
 
 
 def _columns(source: Any, shape: Any) -> Columns | None:
-    if type(source) is Source:
+    if type(source) is ZipOrEnumerate:
         return _zipped(source, shape)
     sequence = _sequence(source)
     if sequence is None:
@@ -103,7 +103,7 @@ def _sequence(source: Any) -> Sequence[Any] | None:
     return list(source) if kind in DICT_VIEWS else None
 
 
-def _zipped(source: Source, shape: Any) -> Columns | None:
+def _zipped(source: ZipOrEnumerate, shape: Any) -> Columns | None:
     function, args, kwargs = source
     numbered, start = function is enumerate, kwargs.get("start", 0)
     if numbered:

@@ -22,14 +22,14 @@ import torch
 from ..errors import WideError, WrongTypeError
 from ..guards.code_names import names_of
 from .config import Config
-from .explain import Explanation, by_site, explained
-from .items import Source
+from .items import ZipOrEnumerate
 from .site import OURS, Site
+from .site_rows import Explanation, by_site, explained
 from .text.rewrite import Rewriter
 from .text.site_text import RUNTIME, SiteText
 from .text.sites import FRAME_READERS
 from .text.source import NoSource, compiled, tree_of, written
-from .work import held_by
+from .work import closure_values
 
 F = TypeVar("F", bound=Callable[..., Any])
 # `warnings` skips frames of the import system, recognised by file name, when it finds the warning's origin.
@@ -67,8 +67,8 @@ class Runtime:
     tracer = staticmethod(sys.gettrace)
 
     @staticmethod
-    def source(function: Any, *args: Any, **kwargs: Any) -> Source:
-        return Source(function, args, kwargs)
+    def source(function: Any, *args: Any, **kwargs: Any) -> ZipOrEnumerate:
+        return ZipOrEnumerate(function, args, kwargs)
 
     def prepared(self) -> types.FunctionType:
         """Return the function to run on the first call, after rewriting it."""
@@ -92,7 +92,7 @@ class Runtime:
         except WideError:
             raise
         except (NoSource, *OURS) as reason:
-            error = f"an error in rewriting it: {type(reason).__name__}: {reason}"
+            error = f"internal error while rewriting it: {type(reason).__name__}: {reason}"
             self.why = str(reason) if isinstance(reason, NoSource) else error
             self.texts = []
             _warn(self.original.__qualname__, self.why, stacklevel=5)
@@ -131,7 +131,7 @@ def rewritten(original: types.FunctionType) -> Rewritten:
         made = rewriter.rewritten()
         code = compiled(_mentioning_runtime(made), like, [*like.co_freevars, RUNTIME])
         if code.co_freevars != (*like.co_freevars, RUNTIME):
-            raise NoSource("its free names are in an order that is not understood")
+            raise NoSource("its free variables are in an unexpected order")
         known = rewriter.found, code.replace(co_name=like.co_name, co_qualname=like.co_qualname)
         _known[like] = known
     return known
@@ -149,7 +149,7 @@ def _mentioning_runtime(tree: Any) -> Any:
 
 
 def _warn(name: str, why: str, stacklevel: int = 4) -> None:
-    warnings.warn(f"jit: {name} runs as it is: {why}", XcsWarning, stacklevel=stacklevel)
+    warnings.warn(f"jit: {name} runs unchanged: {why}", XcsWarning, stacklevel=stacklevel)
 
 
 @functools.lru_cache(maxsize=256)
@@ -230,12 +230,12 @@ def _inside_decorator(fn: Any) -> types.FunctionType | None:
     inner = getattr(fn, "__wrapped__", None)
     if not isinstance(fn, types.FunctionType) or type(inner) is not types.FunctionType:
         return None
-    return inner if any(held is inner for held in held_by(fn)) else None
+    return inner if any(held is inner for held in closure_values(fn)) else None
 
 
 def _decorated(fn: types.FunctionType, inner: Any, fast: Any) -> types.FunctionType:
     """Return a copy of the wrapper around the jitted function. It shares all other closure cells."""
-    cells = zip(fn.__closure__ or (), held_by(fn), strict=True)
+    cells = zip(fn.__closure__ or (), closure_values(fn), strict=True)
     around = tuple(types.CellType(fast) if held is inner else cell for cell, held in cells)
     made = types.FunctionType(fn.__code__, fn.__globals__, fn.__name__, fn.__defaults__, around)
     functools.update_wrapper(made, fn)
@@ -249,16 +249,16 @@ def _runs_as_it_is(fn: Any, config: Config) -> tuple[str, bool]:
     if not config.enabled:
         return "switched off by Config(enabled=False)", False
     if not isinstance(fn, types.FunctionType):
-        return f"a {type(fn).__name__} has no text of its own", True
+        return f"a {type(fn).__name__} has no Python source code", True
     if inspect.isgeneratorfunction(fn):
-        return "it is a generator function, whose loops run when somebody asks for the next value", True
+        return "it is a generator function, whose loops run lazily", True
     if inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn):
-        return "it is a coroutine function, which awaits in its own way", True
+        return "it is a coroutine function; overlap coroutines with asyncio.gather", True
     if not linecache.getlines(fn.__code__.co_filename):
-        return "its source text is not available: put it into a file", True
+        return "its source code is not available; define it in a file", True
     readers = sorted(set(FRAME_READERS) & names_of(fn.__code__).globals)
     if readers:
-        return f"it calls {readers[0]}(), which would see the rewritten names", False
+        return f"it calls {readers[0]}(), which would show variables that jit adds", False
     return "", False
 
 

@@ -10,8 +10,8 @@ import torch
 
 from ..errors import ArgumentError, WrongTypeError
 from .config import Config
-from .explain import Explanation
 from .jit import jit
+from .site_rows import Explanation
 
 NUMBERS = (np.ndarray, np.generic, bool, int, float, complex)
 
@@ -67,9 +67,11 @@ def _check(columns: tuple[Any, ...], keywords: dict[str, Any]) -> None:
     for column in columns:
         if not hasattr(column, "__len__") or getattr(column, "ndim", 1) == 0:
             kind = type(column).__name__
-            raise WrongTypeError(f"vmap maps over lists, arrays and tensors, got a {kind} that has no items")
+            raise WrongTypeError(
+                f"vmap maps over lists, arrays and tensors with at least one axis, got a {kind}"
+            )
     if len({len(column) for column in columns}) != 1:
-        raise ArgumentError(f"vmap: all arguments must be of one length, got {[*map(len, columns)]}")
+        raise ArgumentError(f"vmap: all arguments must have the same length, got {[*map(len, columns)]}")
 
 
 @functools.cache

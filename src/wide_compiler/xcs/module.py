@@ -46,7 +46,7 @@ def module(cls: C) -> C:
         return cls
     if "__dataclass_fields__" in vars(cls):
         raise WrongTypeError(
-            f"{cls.__qualname__} is a dataclass already: leave @dataclass away, module makes it one"
+            f"{cls.__qualname__} is a dataclass already; remove @dataclass, since module makes it one"
         )
     made: Any = dataclasses.dataclass(frozen=True, eq=False)(cls)
     _trees[made] = _Tree(made)
@@ -110,5 +110,6 @@ class _Tree:
             if repr(ast.literal_eval(text)) == text:
                 return text
         raise WrongTypeError(
-            f"static fields {self.fixed} of {self.kind.__qualname__} are no literals: {text}"
+            f"static fields {self.fixed} of {self.kind.__qualname__} must be Python literals to be saved, "
+            f"got {text}"
         )

@@ -30,15 +30,15 @@ OPERATORS = {
 }  # fmt: skip
 
 
-def inert(eater: str, options: tuple[Any, ...]) -> bool:
+def inert(consumer: str, options: tuple[Any, ...]) -> bool:
     """Return whether the consumer (`sum`, `max`, `sorted`, ...) runs no user code between items.
 
     User code could run through `key` functions and through the start value of `sum`.
     """
-    if eater == "sum":
+    if consumer == "sum":
         return all(type(o) in STARTS and getattr(o, "dtype", o) is not OBJECTS for o in options)
     # `sorted` consumes all items first.
-    return eater == "sorted" or all(o is None or any(o is key for key in KEYS) for o in options)
+    return consumer == "sorted" or all(o is None or any(o is key for key in KEYS) for o in options)
 
 
 def fillable(text: SiteText, containers: tuple, totals: tuple, makers: tuple) -> bool:
@@ -67,7 +67,7 @@ def carried_on(values: list[Any], totals: list[Any], step: Any) -> None:
     now: Any = totals
     for value in values:
         if not all(type(part) in COMPARED_BY_NO_USER for part in value):
-            raise TypeError("comparing it may run code of its own")
+            raise TypeError("comparing these values may run user code")
         now = step(*now, *value)
     totals[:] = now
 

@@ -15,10 +15,10 @@ import torch
 from .config import cores
 from .ir import IRGraph, IRNode
 from .proof.analysis import Analyzer
-from .proof.calls import Call, call_value
 from .proof.effects import Decline, Effect
 from .proof.guards import Guards
 from .proof.kinds import CONTAINERS, is_numpy_scalar
+from .proof.known_calls import CallArguments, call_value
 from .proof.objects import outside
 from .proof.values import Value, opaque
 
@@ -158,14 +158,14 @@ _CALL = ast.parse("operator()", mode="eval").body
 def prove(operator: Any) -> Proof:
     """Analyse an operator called with arguments of the annotated types."""
     if not callable(operator):
-        return Proof(operator, Effect.UNKNOWN, reason=f"a {type(operator).__name__} is not called")
+        return Proof(operator, Effect.UNKNOWN, reason=f"a {type(operator).__name__} is not callable")
     hints, keywords = _parameters(operator)
     analyzer = Analyzer(Guards())
     callee = analyzer.look(operator, analyzer.guards.note("const", operator))
     values = {name: value_of(analyzer, name, hint) for name, hint in hints.items()}
     named = {name: values.pop(name) for name in keywords}
     try:
-        call_value(analyzer, callee, Call([*values.values()], named, _CALL))
+        call_value(analyzer, callee, CallArguments([*values.values()], named, _CALL))
     except Decline as reason:
         return Proof(operator, reason.effect, reason=reason.reason)
     return Proof(operator, analyzer.effect, {name: stackable(hint) for name, hint in hints.items()})

@@ -24,7 +24,7 @@ from .text.names import reads
 if TYPE_CHECKING:
     from .site import Site
 
-RTOL = 1e-9  # for float64; `oracle` has its own tolerances for float32 and float16
+RTOL = 1e-9  # for float64; `comparison` has its own tolerances for float32 and float16
 
 
 @dataclass
@@ -85,14 +85,15 @@ def make_plan(site: "Site", functions: dict[str, Any], nodes: dict[str, Any], co
     bodies = [nodes[which] for which in functions]
     plan.texts = Texts((*bodies, *analyzer.functions.values()))
     if "items" in functions:  # lists the iterations of nested loops; the site itself is analysed next
-        return plan.declines("finding its items waits for something") if plan.effect is Effect.IO else plan
+        waits = plan.effect is Effect.IO
+        return plan.declines("listing the items of nested loops waits for I/O") if waits else plan
     statements = site.text.kind == "statements"
     if statements:
         proofs = {which: Proof(thunk, plan.effect, mapped=False) for which, thunk in functions.items()}
     else:
         operator = operator_of(functions["body"], nodes["body"])
         ends = analyzer.ends and (site.text.kind == "loop" or site.text.maps)
-        why = "what it raises would end the loop" if ends else ""
+        why = "the body may raise an exception that ends the loop, such as StopIteration" if ends else ""
         proofs = {"body": Proof(operator, plan.effect, _axes(bodies, columns), reason=why)}
     graph = IRGraph()
     for which, proof in proofs.items():
@@ -104,11 +105,11 @@ def make_plan(site: "Site", functions: dict[str, Any], nodes: dict[str, Any], co
         plan.info = in_common([plan.info, *infos.values()])
     needed = "can_parallelize" if statements else "can_batch"
     if not getattr(plan.info, needed):
-        return plan.declines(plan.info.reason or f"the given analyzer says that {needed} is False")
+        return plan.declines(plan.info.reason or f"Config.analyzer gives {needed}=False")
     selector = site.config.selector or StrategySelector()
     plan.strategy = selector.select_strategy(infos, graph)
     if not isinstance(plan.strategy, ExecutionStrategy):
-        raise WrongTypeError(f"select_strategy must give an ExecutionStrategy, got {plan.strategy!r}")
+        raise WrongTypeError(f"select_strategy must return an ExecutionStrategy, got {plan.strategy!r}")
     plan.own_strategy = type(plan.strategy) not in STRATEGIES
     return plan
 
@@ -126,7 +127,7 @@ def _proven(
             given = [outside(analyzer, type(columns[0]), which, values[0])]  # the column as a whole
         analyzer.site_body(which, nodes[which], functions[which], given)
     if analyzer.guards.hold(functions, columns) is None:
-        raise Decline(Effect.UNKNOWN, "its items are not all of one kind")
+        raise Decline(Effect.UNKNOWN, "the items are not all of one type")
     return analyzer.effect
 
 

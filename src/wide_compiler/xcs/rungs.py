@@ -11,7 +11,7 @@ from .modules import group, torch_vmap
 from .parallel import overlap, threads
 from .proof.effects import Effect
 from .proof.kinds import CONSTANTS
-from .work import Miss, Work, held_by
+from .work import Miss, Work, closure_values
 
 # Seconds per item in the plain loop, below which conversion to NumPy costs more than it saves.
 SHORT, SHORT_NUMBERS = 4e-7, 4e-6
@@ -50,7 +50,7 @@ def shortest(columns: Any, functions: dict[str, Any]) -> float:
         return SHORT
     for function in functions.values():
         named = (function.__globals__.get(name) for name in function.__code__.co_names)
-        if any(value is np or type(value) is np.ndarray for value in (*named, *held_by(function))):
+        if any(value is np or type(value) is np.ndarray for value in (*named, *closure_values(function))):
             return SHORT
     return SHORT_NUMBERS
 

@@ -13,7 +13,7 @@ from ..guards.modes import autocast_state, precision
 from .items import Blocks
 from .proof.guards import SMALL
 from .proof.kinds import CONSTANTS, CONTAINERS
-from .work import Work, held_by
+from .work import Work, closure_values
 
 MOST_SIGNATURES = 64  # per rung; when reached, all are dropped
 
@@ -28,7 +28,7 @@ def signature_of(work: Work) -> tuple[Any, ...]:
     signature = [*map(column_signature, columns), torch.is_grad_enabled(), torch.is_inference_mode_enabled()]
     signature.append(autocast_state())
     for function in filter(None, (work.body, work.cond)):
-        signature += map(_look, held_by(function))
+        signature += map(_look, closure_values(function))
     tensors, branches = any(isinstance(column[0], Tensor) for column in columns), work.plan.texts.branches
     if tensors or branches:
         seen = work.seen or guards.hold(work.functions, columns) or ()

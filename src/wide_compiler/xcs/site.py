@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import WideError
 from . import timing
-from .call import Call
+from .call import SiteCall
 from .checking import check, run_own
-from .costs import Budget, Costs
+from .costs import TOO_LITTLE, Budget, Costs
 from .exceptions import raise_here, raise_interrupt
 from .items import Blocks, Items, items_of, kept_blocks
 from .lanes.lane import Diverge
@@ -40,8 +40,12 @@ ANALYSIS_SECONDS = 5e-4  # approximate duration of an analysis
 # Maximum number of iterations of nested loops in a comprehension, since all of them are listed first.
 MOST_ROUNDS = 2**20
 WATCHED = 2e-8  # overhead of timing the plain loop, in seconds per item
-TOO_LITTLE = "there is too little to gain so far"
-STOPS_EARLY = "it stops early, and the items after that would run for nothing"
+# Expected by `items_of`.
+NO_ITEMS = (
+    "its iterable is not an exact list, tuple, range, dict view, array or tensor, or its items do not fit "
+    "the loop variables"
+)
+STOPS_EARLY = "any() and all() stop early, so running all items would waste time"
 
 
 class Site:
@@ -64,7 +68,7 @@ class Site:
         self.checking = config.checking
         self.why = text.reason
         self.schedule = Schedule(config.measure, bool(self.why))
-        if text.eater in SHORT_CIRCUIT:
+        if text.consumer in SHORT_CIRCUIT:
             self.why = STOPS_EARLY
             self.schedule.pause(10**12)
         self.on = self.schedule.ready
@@ -80,7 +84,7 @@ class Site:
     def run(
         self, source: Any, body: Any, cond: Any = None, expand: Any = None, consumer: Any = None,
         *options: Any, before: list[Blocks] | None = None, after: list[Blocks] | None = None,
-    ) -> Call:  # fmt: skip
+    ) -> SiteCall:  # fmt: skip
         """Run a comprehension, or a generator consumed by a builtin.
 
         Args:
@@ -91,15 +95,15 @@ class Site:
             before: blocks of `source`, from the previous statement.
             after: a list to which blocks of the result are appended.
         """
-        call = Call(self, source)
+        call = SiteCall(self, source)
 
         def decide() -> None:
-            eater = self.text.eater
+            name = self.text.consumer
             functions = {"body": body} if cond is None else {"body": body, "cond": cond}
-            if consumer is not None and consumer is not getattr(builtins, eater):
-                self.went_plain(f"{eater} is not the builtin here")
-            elif options and not inert(eater, options):
-                self.went_plain("what is done with each item may change something before the next one")
+            if consumer is not None and consumer is not getattr(builtins, name):
+                self.went_plain(f"the name {name} is not the builtin here")
+            elif options and not inert(name, options):
+                self.went_plain(f"{name} with these options may run user code between items")
             else:
                 items = self._items(source, before) if expand is None else self._expanded(call, expand)
                 self._decide(call, items, functions, after, switchable=expand is None)
@@ -110,13 +114,13 @@ class Site:
         self._guarded(call, decide)
         return call
 
-    def mapped(self, mapper: Any, function: Any, source: Any, body: Any, *rest: Any, **to: Any) -> Call:
+    def mapped(self, mapper: Any, function: Any, source: Any, body: Any, *rest: Any, **to: Any) -> SiteCall:
         """Run a `map` call consumed by a builtin, if `mapper` is the builtin `map`."""
         if mapper is map:
             call = self.run(source, body, *rest, **to)
         else:
-            self.went_plain("map is not the builtin here")
-            call = Call(self, source)
+            self.went_plain("the name map is not the builtin here")
+            call = SiteCall(self, source)
         call.mapping = mapper, function
         return call
 
@@ -126,14 +130,14 @@ class Site:
         Returns:
             A list to pop from: the new totals in order, then the items left for the original loop.
         """
-        call, running = Call(self, source, containers), list(totals)
+        call, running = SiteCall(self, source, containers), list(totals)
 
         def decide() -> None:
             items = None
             if fillable(self.text, containers, totals, makers):
                 items = items_of(source, self.text.shape)
             if items is None:
-                self.went_plain("it fills, or runs over, something that may run code of its own")
+                self.went_plain("its iterable, or a container that it fills, is not an exact builtin type")
             self._decide(call, items, {"body": body}, None, switchable=not totals)
             if call.done and self.text.sinks[0].kind == "carried":
                 values, call.values = call.values, ()
@@ -146,9 +150,9 @@ class Site:
             return [call.rest(), *reversed(totals)]
         return [call.filled(), *reversed(running)]
 
-    def start(self, *thunks: Any) -> Call:
+    def start(self, *thunks: Any) -> SiteCall:
         """Run independent statements; each is a function without arguments."""
-        call = Call(self, None)
+        call = SiteCall(self, None)
 
         def decide() -> None:
             functions = {f"thunk {i}": thunk for i, thunk in enumerate(thunks)}
@@ -157,7 +161,7 @@ class Site:
         self._guarded(call, decide)
         return call
 
-    def _guarded(self, call: Call, decide: Callable[[], None]) -> None:
+    def _guarded(self, call: SiteCall, decide: Callable[[], None]) -> None:
         """Run `decide`. After an internal error the original code runs, and the error is recorded."""
         try:
             self.schedule.enter()
@@ -186,7 +190,7 @@ class Site:
             self.schedule.leave()
             self.on = self.schedule.ready
 
-    def _put(self, call: Call, put: Callable[..., None], *given: Any) -> None:
+    def _put(self, call: SiteCall, put: Callable[..., None], *given: Any) -> None:
         """Store values in new containers with `put(*given)`.
 
         If that raises, the exception is stored as the call's error. If the call is pure, the original code
@@ -199,10 +203,10 @@ class Site:
             put(*given)
         except Exception as refused:
             if call.pure:
-                raise Bail(f"putting its values away raises {type(refused).__name__}: {refused}") from None
+                raise Bail(f"storing the results raises {type(refused).__name__}: {refused}") from None
             call.error = refused
 
-    def _fill(self, call: Call, totals: list[Any]) -> None:
+    def _fill(self, call: SiteCall, totals: list[Any]) -> None:
         assert call.containers is not None
         values, call.values = call.values, rooms(call.containers)
         self._put(call, fill, self.text, values, call.values, totals)
@@ -213,12 +217,12 @@ class Site:
         """Return the items of a loop, or None after recording the reason."""
         items, kept = items_of(source, self.text.shape), kept_blocks(source, before)
         if items is None:
-            self.went_plain("what it loops over is not a list, tuple, range, dict view, array or tensor")
+            self.went_plain(NO_ITEMS)
         elif kept is not None:
             items.columns = [kept]
         return items
 
-    def _expanded(self, call: Call, expand: Any) -> Items | None:
+    def _expanded(self, call: SiteCall, expand: Any) -> Items | None:
         """Return all iterations of nested loops, or None if listing them may have side effects."""
         outer = items_of(call.source, "item")  # whole items, not unpacked
         plan, rows = None, []
@@ -235,12 +239,12 @@ class Site:
                 except Exception as error:  # the plain loop will raise it
                     raise_interrupt(error)
         if not 0 < len(rows) <= MOST_ROUNDS:
-            self.went_plain(plan.reason if plan is not None else "what it loops over is not known")
+            self.went_plain(plan.reason if plan is not None else NO_ITEMS)
             return None
         return Items([list(map(operator.itemgetter(k), rows)) for k in range(len(rows[0]))], len(rows))
 
     def _decide(
-        self, call: Call, items: Items | None, functions: dict[str, Any], after: Any, switchable: bool
+        self, call: SiteCall, items: Items | None, functions: dict[str, Any], after: Any, switchable: bool
     ) -> None:
         """Run the items with a rung if one is chosen; otherwise time the plain loop.
 
@@ -252,7 +256,7 @@ class Site:
                 self.schedule.rest(timing.now() - call.looked, 0.0)
             return
         if items.n < 2:
-            return self.went_plain("there is nothing to run beside another")
+            return self.went_plain("it has fewer than two items")
         paid = self.budget.analysed + self.budget.tried
         try:
             values, work = self.values(items, functions, after)
@@ -280,9 +284,9 @@ class Site:
         elif plan.declined:
             self.decline(plan.reason)
         elif statements and plan.effect is Effect.PURE:
-            self.decline("nothing in it waits")
+            self.decline("none of the statements waits for I/O")
         elif self.text.caught and plan.effect is Effect.IO:
-            self.went_plain("it fills something within a try, which must see it if that raises")
+            self.went_plain("it fills a container inside a try, which may catch an error of filling it")
         else:
             work = Work(self, plan, items, functions)
             work.seen, work.after = seen, after
@@ -328,12 +332,12 @@ class Site:
 
     # Called while the original code runs.
 
-    def take_over(self, call: Call, items: Items, done: int, seconds: float) -> bool:
+    def take_over(self, call: SiteCall, items: Items, done: int, seconds: float) -> bool:
         """Return whether a rung has taken over the rest of a plain loop after `done` items."""
         declined = bool(self.plans) and self.plans[0].declined
         if declined or seconds / done * (items.n - done) < WORTH_A_SWITCH:
             return False
-        rest = Call(self, None, call.containers)
+        rest = SiteCall(self, None, call.containers)
         rest.looked = timing.now()
         before, costs = self.budget.spent, call.costs
         self.budget.spent += seconds
@@ -366,7 +370,7 @@ class Site:
             raise_here(error)
         return True
 
-    def ran_plainly(self, call: Call, n: int, done: int, seconds: float, ended: bool) -> None:
+    def ran_plainly(self, call: SiteCall, n: int, done: int, seconds: float, ended: bool) -> None:
         """Record that the original loop ran, to its end or until it was abandoned."""
         costs, call.costs = call.costs, None
         try:
@@ -392,7 +396,7 @@ class Site:
     def broke(self, error: BaseException) -> None:
         """Record an internal error; the original code runs, and `explain` reports the error."""
         self.faults += 1
-        what = f"an error in the analysis or in a rung: {type(error).__name__}: {error}"
+        what = f"internal error: {type(error).__name__}: {error}"
         self.went_plain(str(error) if type(error) is Bail else what)
         with contextlib.suppress(Exception, Bail):
             self.schedule.back_off()

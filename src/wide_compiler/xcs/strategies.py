@@ -76,7 +76,8 @@ class StrategySelector:
         """
         missing = [name for name in parallelism_map if name not in ir_graph.nodes]
         if missing:
-            raise ArgumentError(f"the graph has no node {missing[0]!r}, of which parallelism_map speaks")
+            nodes = list(ir_graph.nodes)
+            raise ArgumentError(f"parallelism_map has {missing[0]!r}, which is no node of the graph: {nodes}")
         infos = parallelism_map.values()
         vectorized = any(info.can_vmap for info in infos)
         if vectorized and any(info.can_pmap for info in infos):

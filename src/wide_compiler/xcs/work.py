@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .site import Site
 
 
-def held_by(function: Any) -> list[Any]:
+def closure_values(function: Any) -> list[Any]:
     """Return the contents of a function's closure cells in order; ABSENT for an empty cell."""
     return [ABSENT if cell == _EMPTY else cell.cell_contents for cell in function.__closure__ or ()]
 

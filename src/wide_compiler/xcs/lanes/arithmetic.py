@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..work import Bail
-from .gather import by_item
+from .gather import NOT_CONTIGUOUS, by_item
 from .lane import Lane, computed, data_of
 
 SAFE_INT = 2**62
@@ -78,7 +78,7 @@ def arithmetic(ufunc: np.ufunc, inputs: tuple[Any, ...]) -> Any:
         return of_python_numbers(ufunc, inputs)
     for x in inputs:
         if not isinstance(x, _OPERANDS):
-            raise Bail(f"an operator with a {type(x).__name__}")
+            raise Bail(f"an operator with a {type(x).__name__}, expected arrays or numbers")
     return apply_ufunc(operator.pow if ufunc is np.power else ufunc, inputs, OPERATORS.get(ufunc))
 
 
@@ -160,13 +160,13 @@ def rank_of(x: Any, any_order: bool = False) -> int:
         return x.rank
     if type(x) is np.ndarray:
         if x.dtype.hasobject or x.ndim == 0:
-            raise Bail("an array of objects, or without dimensions")
+            raise Bail("an array of Python objects or with 0 dimensions")
         if x.ndim > 1 and not (any_order or x.flags.c_contiguous):
-            raise Bail("an array that does not lie in rows, as results of it would not")
+            raise Bail(NOT_CONTIGUOUS)
         return x.ndim
     if isinstance(x, (np.generic, bool, int, float)):
         return 0
-    raise Bail(f"a {type(x).__name__} among arrays")
+    raise Bail(f"a {type(x).__name__} as an operand, expected an array or number")
 
 
 def _cast(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -182,7 +182,7 @@ def _cast(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
 def _as_number(x: Lane, types: list[Any]) -> Lane:
     wanted = np.result_type(*types, 1.0 if x.kind == "float" else 1)
     if wanted.kind in "iu" and not np.array_equal(x.data.astype(wanted), x.data):
-        raise Bail("an integer out of the array's range")
+        raise Bail(f"an integer out of the range of {wanted}")
     return Lane(x.data.astype(wanted, copy=False), "np")
 
 
@@ -193,7 +193,7 @@ def matmul(a: Any, b: Any) -> Any:
     if 0 in ranks or max(ranks) > 2 or x.dtype != y.dtype or x.dtype not in REAL:
         return by_item(np.matmul, (a, b))
     if x.shape[-1] != y.shape[-1 if ranks[1] == 1 else -2]:
-        raise Bail("a product of shapes that do not fit")
+        raise Bail(f"a matrix product of shapes {x.shape} and {y.shape}")
     if ranks == (1, 1):
         return computed(_vecdot, (a, b), "np") if _vecdot else by_item(np.dot, (a, b))
     return computed(functools.partial(_one_by_one, ranks), (a, b), "array")

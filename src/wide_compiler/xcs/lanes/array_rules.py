@@ -43,7 +43,7 @@ def along(function: Any, *args: Any, **kwargs: Any) -> Any:
     if not _is_array(x) or any(map(lanes_in, given.values())):
         return NotImplemented
     if 0 in x.data.shape:
-        raise Bail(f"{function.__name__} of nothing, of which NumPy may warn by Python's means")
+        raise Bail(f"{function.__name__} of an empty array, of which NumPy may warn")
     if axis is None:
         fits = x.rank == 1 or not (function in _KEEP_SHAPE or given.get("keepdims"))
     else:
@@ -52,7 +52,7 @@ def along(function: Any, *args: Any, **kwargs: Any) -> Any:
     if not fits or added > 1 or "dtype" in given or "out" in given:
         return NotImplemented
     if given.get("ddof", 0) >= (x.data[0].size if axis is None else x.data.shape[1:][axis]):
-        raise Bail(f"{function.__name__} of too few numbers, of which NumPy warns by Python's means")
+        raise Bail(f"{function.__name__} of too few numbers for its ddof, of which NumPy warns")
     rows: np.ndarray = x.data
     where: Any = tuple(range(1, rows.ndim)) if axis is None else axis + (axis >= 0)
     # NumPy chooses the order of summation for numbers that are not contiguous or are converted.
@@ -140,20 +140,20 @@ def made_array(value: Any, dtype: Any = None) -> Any:
     elif type(value) in (list, tuple) and value:
         parts = [made_array(part) if type(part) in (list, tuple) else part for part in value]
         if not all(type(p) is Lane or type(p) in (float, int, bool, np.float64) for p in parts):
-            raise Bail("an array of other things than numbers of each item")
+            raise Bail("np.array of values that are not numbers")
         if len({p.rank if type(p) is Lane else 0 for p in parts}) != 1:
-            raise Bail("an array of things of different shapes")
+            raise Bail("np.array of values of different shapes")
         n, data = lanes_in(parts), list(map(data_of, parts))
         made = Lane(np.stack([np.broadcast_to(d, (n, *np.shape(d)[1:])) for d in data], 1), "array")
     else:
-        raise Bail("an array of this")
+        raise Bail(f"np.array of a {type(value).__name__}")
     return made if dtype is None else astype(made, dtype)
 
 
 def histogram(a: Any, bins: Any = 10, range: Any = None, **options: Any) -> Any:
     """Rule for a fixed range and number of bins, so that all items have the same edges."""
     if isinstance(a, Lane) and a.data.dtype == bool:
-        raise Bail("a histogram of truths, of which NumPy warns by Python's means")
+        raise Bail("a histogram of booleans, of which NumPy warns")
     plain = _is_array(a) and a.data.dtype in REAL and type(bins) is int and bins > 0
     if not plain or options or type(range) is not tuple or lanes_in(range):
         return NotImplemented
@@ -170,7 +170,7 @@ def histogram(a: Any, bins: Any = 10, range: Any = None, **options: Any) -> Any:
 def reshape(x: Lane, *shape: Any) -> Lane:
     wanted = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape
     if not wanted or not all(type(s) is int for s in wanted) or not x.in_rows:
-        raise Bail("a shape that is not plain, or an array that does not lie in rows")
+        raise Bail("reshape of an array that is not contiguous, or to a shape that is not made of ints")
     full = np.empty(x.data.shape[1:], bool).reshape(wanted).shape  # raises if the shape does not fit
     return Lane(x.data.reshape(len(x.data), *full), "array", x.fresh)
 
@@ -181,19 +181,19 @@ def transpose(x: Lane) -> Lane:
 
 def copied(x: Lane) -> Lane:
     if x.kind != "array":
-        raise Bail("a copy of a number, which is an array without dimensions")
+        raise Bail("a copy of a number, which is an array with 0 dimensions")
     return computed(np.copy, (x,), "array")
 
 
 def astype(x: Lane, dtype: Any) -> Lane:
     wanted, own, data = np.dtype(dtype), x.data.dtype, x.data
     if wanted.char not in COMPUTING or (own.kind == "c" and wanted.kind != "c"):
-        raise Bail("a change of type that loses half of each number, or to other than numbers")
+        raise Bail(f"conversion from {own} to {wanted}")
     if own.kind == "f" and wanted.kind in "iu":
         limits = np.iinfo(wanted)
         # The conversion of numbers out of range is undefined, and differs between scalars and arrays.
         if not ((data > limits.min - 1.0) & (data < limits.max + 1.0)).all():
-            raise Bail("numbers out of the range of the integers they are turned into")
+            raise Bail(f"numbers out of the range of {wanted}")
     return Lane(data.astype(wanted), x.kind)
 
 
@@ -205,7 +205,7 @@ def as_python(x: Lane) -> Lane:
     """Convert a NumPy scalar to a Python number: `.item()`, `float()`, ..."""
     kind = _PYTHON_KINDS.get(x.data.dtype.kind)
     if x.kind == "array" or kind is None or x.data.dtype == np.uint64:
-        raise Bail("a Python number from an array")
+        raise Bail("conversion of an array to a Python number")
     return Lane(np.asarray(x.data, _PYTHON_TYPES[kind]), kind)
 
 
@@ -244,7 +244,7 @@ def _applied(rule: Any, function: Any, new: bool, args: tuple, kwargs: dict[str,
     if found is not NotImplemented:
         return found
     if "out" in kwargs or "ddof" in kwargs:
-        raise Bail(f"{function.__name__} into an array, or of which NumPy may warn by Python's means")
+        raise Bail(f"{function.__name__} with out= or ddof=")
     return by_item(function, args, new, **kwargs)
 
 
@@ -262,4 +262,4 @@ def attribute(x: Lane, name: str) -> Any:
             return x.data.dtype
         if name == "T" and x.kind == "array":
             return transpose(x)
-    raise Bail(f".{name}")
+    raise Bail(f"the attribute .{name} has no rule for lanes")

@@ -16,8 +16,8 @@ from ..text.source import NoSource, compiled, tree_of, written
 from ..text.trees import clone
 from ..work import Bail
 from .array_rules import apply_function
-from .indexing import item_at
-from .lane import Lane, Objects, lanes_in
+from .lane import Lane, Objects, lanes_in, no_rule
+from .lane_indexing import item_at
 from .python_functions import builtin_call
 
 DISPATCH = "\U0010fffe_call"  # not a valid identifier, so no clash with user names
@@ -25,7 +25,7 @@ MOST_ROUNDS = 20_000
 CodeCache = dict[Any, types.CodeType]
 
 
-class _Calls(ast.NodeTransformer):
+class _DispatchCalls(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
         made = ast.Call(ast.Name(DISPATCH, ast.Load()), [node.func, *node.args], node.keywords)
@@ -37,7 +37,9 @@ class _Calls(ast.NodeTransformer):
         An item that plain Python never reaches, because an earlier one raises, might loop for ever.
         """
         self.generic_visit(node)
-        node.test = ast.copy_location(ast.BoolOp(ast.And(), [self._told("again"), node.test]), node.test)
+        node.test = ast.copy_location(
+            ast.BoolOp(ast.And(), [self._dispatched("again"), node.test]), node.test
+        )
         return node
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
@@ -47,24 +49,24 @@ class _Calls(ast.NodeTransformer):
             return node
         indices = ast.Attribute(ast.Name(DISPATCH, ast.Load()), "indices", ast.Load())
         index = ast.Subscript(indices, node.slice, ast.Load())
-        return ast.copy_location(self._told("item", node.value, index), node)
+        return ast.copy_location(self._dispatched("item", node.value, index), node)
 
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
         """Dispatch `is`, since lanes are new objects, and `in`."""
         self.generic_visit(node)
         if len(node.ops) == 1 and isinstance(node.ops[0], (ast.In, ast.NotIn)):
-            node.left = ast.copy_location(self._told("sought", node.left), node.left)
+            node.left = ast.copy_location(self._dispatched("sought", node.left), node.left)
             return node
         if not any(isinstance(op, (ast.Is, ast.IsNot)) for op in node.ops):
             return node
         right = node.comparators[0] if len(node.ops) == 1 else ast.Name(DISPATCH, ast.Load())
-        asked = self._told("same", node.left, right)
+        asked = self._dispatched("same", node.left, right)
         if isinstance(node.ops[0], ast.IsNot):
             asked = ast.UnaryOp(ast.Not(), asked)
         return ast.copy_location(asked, node)
 
     @staticmethod
-    def _told(method: str, *given: ast.expr) -> ast.expr:
+    def _dispatched(method: str, *given: ast.expr) -> ast.expr:
         return ast.Call(ast.Attribute(ast.Name(DISPATCH, ast.Load()), method, ast.Load()), list(given), [])
 
 
@@ -79,7 +81,7 @@ def lane_function(function: types.FunctionType, node: Any, dispatch: Any, cache:
     key = function.__code__
     code = cache.get(key)
     if code is None:
-        tree = _Calls().visit(clone(node))
+        tree = _DispatchCalls().visit(clone(node))
         free = [name for name in key.co_freevars if not name.startswith("\U0010fffe")]
         code = cache[key] = compiled(tree, key, [*free, DISPATCH])
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
@@ -133,7 +135,7 @@ class Dispatcher:
         method = on_class(type(function), "__call__")
         if isinstance(method, types.FunctionType) and not isinstance(function, nn.Module):
             return self._python(method, (function, *args), kwargs)
-        raise Bail(f"a call of {getattr(function, '__name__', type(function).__name__)}")
+        raise Bail(no_rule(function))
 
     def item(self, value: Any, index: Any) -> Any:
         """Return `value[index]`."""
@@ -143,7 +145,7 @@ class Dispatcher:
         """Count an iteration of a `while` loop. Raises `Bail` beyond the maximum."""
         self.rounds += 1
         if self.rounds > MOST_ROUNDS:
-            raise Bail("a loop of very many rounds")
+            raise Bail(f"while loops of more than {MOST_ROUNDS:,} iterations")
         return True
 
     def sought(self, value: Any) -> Any:
@@ -154,14 +156,14 @@ class Dispatcher:
         if type(value) is Objects or (
             type(value) is Lane and value.data.dtype.kind in "fc" and np.isnan(value.data).any()
         ):
-            raise Bail("nan or objects that are looked for")
+            raise Bail("a search (`in`) for nan or an object, which Python finds by identity")
         return value
 
     def same(self, a: Any, b: Any) -> bool:
         """Return `a is b`. Lanes can only be compared with None. Raises `Bail`."""
         lanes = type(a) in (Lane, Objects) or type(b) in (Lane, Objects)
         if b is self or (lanes and a is not None and b is not None):
-            raise Bail("the identity of numbers or arrays")
+            raise Bail("a comparison by `is` of numbers or arrays")
         return a is b
 
     def _python(self, function: types.FunctionType, args: tuple, kwargs: dict[str, Any]) -> Any:

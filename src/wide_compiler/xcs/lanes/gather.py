@@ -15,7 +15,7 @@ from ..work import Bail, Work
 from .lane import COMPUTING, NUMBERS, Lane, Objects, lanes_in, own_values
 
 CHUNK_BYTES = 2**19  # chunk size; with intermediate results, about the size of a core's cache
-OTHER_ORDER = "arrays that do not lie in rows, as results of them would not"
+NOT_CONTIGUOUS = "an array is not contiguous, so results of the loop would not be either"
 
 
 def chunks(work: Work) -> list[tuple[int, int]]:
@@ -37,7 +37,7 @@ def gathered(column: Any) -> Any:
         if column.ndim == 1:  # iteration creates new scalars, so the lane has no origin
             return Lane(np.array(column), "np")
         if not column[0].flags.c_contiguous:
-            raise Bail(OTHER_ORDER)
+            raise Bail(NOT_CONTIGUOUS)
         return Lane(np.ascontiguousarray(column), "array", False, column)
     if type(column) is range:
         return Lane(np.arange(column.start, column.stop, column.step, dtype=np.int64), "int")
@@ -50,7 +50,7 @@ def gathered(column: Any) -> Any:
         try:
             return Lane(np.array(column, dtype=dtype), name, True, column)
         except OverflowError:
-            raise Bail("integers too large for 64 bits") from None
+            raise Bail("integers that do not fit into 64 bits") from None
     if not kinds and is_numpy_scalar(kind):
         _computes(column[0].dtype)
         return Lane(np.array(column), "np", True, column)
@@ -63,7 +63,7 @@ def gathered(column: Any) -> Any:
 
 def _computes(dtype: np.dtype) -> None:
     if dtype.char not in COMPUTING:
-        raise Bail(f"items of type {dtype}")
+        raise Bail(f"items of data type {dtype}")
 
 
 def stacked(arrays: Sequence[np.ndarray]) -> np.ndarray:
@@ -71,21 +71,21 @@ def stacked(arrays: Sequence[np.ndarray]) -> np.ndarray:
     first, n = arrays[0], len(arrays)
     _computes(first.dtype)
     if not first.size:
-        raise Bail("arrays that are empty")
+        raise Bail("empty arrays")
     if len(set(map(_strides, arrays))) != 1 or not first.flags.c_contiguous:
-        raise Bail(OTHER_ORDER)
+        raise Bail(NOT_CONTIGUOUS)
     out = np.empty((n * len(first), *first.shape[1:]), first.dtype)
     try:
         if first.ndim > 1:
             if len(set(map(_char, arrays))) != 1 or len(set(map(len, arrays))) != 1:
-                raise ValueError("types of the same numbers with scalars of their own, or other lengths")
+                raise ValueError("different data types or lengths")
             np.concatenate(arrays, out=out, casting="no")
         else:
             places, copy = _places(len(first), 1 << (n - 1).bit_length()), cast(Any, operator.setitem)
             # Copying into a memoryview checks dtype and shape, so no separate pass is needed.
             deque(map(copy, itertools.repeat(memoryview(cast(Any, out))), places, arrays), 0)
     except (ValueError, TypeError):
-        raise Bail("arrays of different shapes or types") from None
+        raise Bail("arrays of different shapes or data types") from None
     return out.reshape(n, *first.shape)
 
 
@@ -105,7 +105,7 @@ def by_item(function: Any, args: tuple, fresh: bool = True, **options: Any) -> A
         fresh: the results share no memory with the arguments.
     """
     if any(map(lanes_in, options.values())):
-        raise Bail("options that differ from item to item")
+        raise Bail("keyword arguments that differ between items")
     run, n = functools.partial(function, **options) if options else function, lanes_in(args)
     return _made(list(map(run, *[own_values(x, n) for x in args])), fresh)
 
@@ -118,6 +118,6 @@ def _made(values: list[Any], fresh: bool) -> Any:
         return kind([_made(list(part), fresh) for part in zip(*values, strict=True)])
     made = gathered(values)
     if type(made) is not Lane:
-        raise Bail(f"a {kind.__name__} from each item")
+        raise Bail(f"a {kind.__name__} as the result for each item")
     made.fresh, made.origin = fresh, None
     return made

@@ -59,7 +59,7 @@ class Lane:
 
     def __bool__(self) -> bool:
         if self.kind == "array":
-            raise Bail("the truth of an array")
+            raise Bail("the truth value of an array")
         truth = self.data.astype(bool)
         if truth.all():
             return True
@@ -68,7 +68,7 @@ class Lane:
         raise Diverge(truth)
 
     def _no(self, *_: Any, **__: Any) -> Any:
-        raise Bail("something that has no meaning for all items at once")
+        raise Bail("an operation without a rule for lanes, such as str(), round() or hash() of a number")
 
     __float__ = __int__ = __index__ = __complex__ = __len__ = __contains__ = __setitem__ = _no
     __str__ = __repr__ = __format__ = __array__ = __reduce_ex__ = __round__ = __trunc__ = _no
@@ -114,14 +114,14 @@ class Objects:
             if isinstance(found, type(_of)):
                 return found.__get__(self)
             if isinstance(found, (property, staticmethod, classmethod)) or name.startswith("__"):
-                raise Bail(f"{kind.__name__}.{name}, which is no field")
+                raise Bail(f"{kind.__name__}.{name}, which is not a field")
             read[name] = _of(self, "gather")(list(map(operator.attrgetter(name), column)))
         return read[name]
 
     def __getitem__(self, key: Any) -> Any:
         column, read = _of(self, "column"), _of(self, "read")
         if not isinstance(column[0], (dict, list, tuple)) or type(key) not in (int, str):
-            raise Bail(f"an index of a {type(column[0]).__name__}")
+            raise Bail(f"an index into a {type(column[0]).__name__}")
         if (key,) not in read:
             read[(key,)] = _of(self, "gather")(list(map(operator.itemgetter(key), column)))
         return read[(key,)]
@@ -129,11 +129,11 @@ class Objects:
     def __iter__(self) -> Any:
         column = _of(self, "column")
         if not isinstance(column[0], (list, tuple)) or len(set(map(len, column))) != 1:
-            raise Bail(f"a loop over each {type(column[0]).__name__}")
+            raise Bail(f"a loop over a {type(column[0]).__name__}, or over items of different lengths")
         return iter([self[i] for i in range(len(column[0]))])
 
     def _no(self, *_: Any) -> Any:
-        raise Bail("something that is done to objects")
+        raise Bail("an operation on objects other than reading their fields")
 
     __bool__ = __len__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __add__ = __radd__ = _no  # type: ignore[assignment]
     __contains__ = __call__ = __setattr__ = __setitem__ = __str__ = __repr__ = __format__ = _no  # type: ignore[assignment]
@@ -143,6 +143,10 @@ class Objects:
 
 def _of(things: Objects, name: str) -> Any:
     return object.__getattribute__(things, name)
+
+
+def no_rule(function: Any) -> str:
+    return f"{getattr(function, '__name__', type(function).__name__)} has no rule for lanes"
 
 
 def lanes_in(value: Any) -> int:

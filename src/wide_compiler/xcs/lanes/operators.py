@@ -7,8 +7,8 @@ import numpy as np
 from ..work import Bail
 from .arithmetic import apply_ufunc, arithmetic
 from .array_rules import apply_function, attribute
-from .indexing import item_at
 from .lane import Lane
+from .lane_indexing import item_at
 
 
 def _getattr(self: Lane, name: str) -> Any:
@@ -59,7 +59,7 @@ def _inplace(ufunc: np.ufunc) -> Any:
         if self.kind != "array":
             return result
         if not self.fresh or result.data.shape != self.data.shape or result.data.dtype != self.data.dtype:
-            raise Bail("an array changed in place")
+            raise Bail("an array of the items changed in place, or to another shape or data type")
         self.data[...] = result.data
         return self
 

@@ -11,7 +11,7 @@ from ..work import Bail
 from .arithmetic import arithmetic
 from .array_rules import as_python, made_array
 from .gather import by_item
-from .lane import Lane, Objects, lanes_in, own_values
+from .lane import Lane, Objects, lanes_in, no_rule, own_values
 
 HOLDERS = (list, tuple, zip, enumerate, reversed, iter, dict)  # these only arrange their arguments
 
@@ -48,17 +48,17 @@ def _same_as(ufunc: np.ufunc, x: Any) -> Any:
         return NotImplemented
     out = ufunc(x.data)
     if not np.isfinite(out).all():
-        raise Bail("a function of math out of its range")
+        raise Bail("a function of math out of its domain")
     return Lane(out, "float")
 
 
 def _as_np(kind: Any, x: Any) -> Any:
     if not _is_number(x):
-        raise Bail("a NumPy scalar of an array")
+        raise Bail("conversion of an array to a NumPy scalar")
     return Lane(x.data.astype(kind), "np")
 
 
-SHADOWS: dict[Any, Any] = {
+RULES: dict[Any, Any] = {
     **{kind: functools.partial(_converted, kind.__name__) for kind in (float, int, bool)},
     len: _len, type: _type, abs: lambda x: arithmetic(np.absolute, (x,)),
     isinstance: lambda x, kinds: issubclass(_type(x), kinds),
@@ -73,9 +73,9 @@ def builtin_call(function: Any, args: tuple[Any, ...], options: dict[str, Any]) 
 
     Raises `Bail`.
     """
-    if function in SHADOWS:
+    if function in RULES:
         try:
-            found = SHADOWS[function](*args, **options)
+            found = RULES[function](*args, **options)
         except TypeError as error:
             raise Bail(f"{function.__name__}: {error}") from None
         if found is not NotImplemented:
@@ -84,4 +84,4 @@ def builtin_call(function: Any, args: tuple[Any, ...], options: dict[str, Any]) 
         return function(*args, **options)
     if function in FUNCTIONS and lanes_in(args):
         return by_item(function, args, **options)
-    raise Bail(f"{getattr(function, '__name__', function)} of all items at once")
+    raise Bail(no_rule(function))

@@ -57,9 +57,9 @@ def _apart(value: Any, lanes: int, given: list[Any]) -> list[Any]:
         return list(zip(*parts, strict=True)) if value else [()] * lanes
     if kind in (list, dict):
         if not lanes_in(value):
-            raise Bail("a result that may be one shared object")
+            raise Bail("a result that may be one object for all items")
         if any(value is other for other in given):
-            raise Bail("a result that holds one object twice")
+            raise Bail("a result contains one object twice")
         given.append(value)
     if kind is list:
         return [list(row) for row in zip(*[_apart(v, lanes, given) for v in value], strict=True)]
@@ -79,7 +79,7 @@ def _of_lane(value: Lane, given: list[Any]) -> list[Any]:
         return data.tolist()
     if value.kind == "array":
         if any(type(other) is np.ndarray and np.may_share_memory(data, other) for other in given):
-            raise Bail("two parts of a result that share memory")
+            raise Bail("two parts of a result share memory")
         given.append(data)
         return [row for piece in _pieces(data) for row in piece]
     return list(data)
@@ -88,9 +88,9 @@ def _of_lane(value: Lane, given: list[Any]) -> list[Any]:
 def _own(value: Lane) -> np.ndarray:
     """Return the data of a lane. Raises `Bail` unless it has its own memory and is contiguous per item."""
     if not value.fresh:
-        raise Bail("a result that shares memory with its item")
+        raise Bail("a result shares memory with an item")
     if not value.in_rows:
-        raise Bail("a result that does not lie in rows")
+        raise Bail("a result is not contiguous")
     return value.data
 
 
@@ -105,7 +105,7 @@ def _pieces(data: np.ndarray) -> list[np.ndarray]:
 def check_keys(text: SiteText, result: Any, events: bool = False) -> None:
     """Raise `Bail` if keys, set members or compared values are nan, which Python finds by identity."""
     keys: list[Any] = []
-    if text.kind == "set" or text.eater in ("set", "dict", "max", "min", "sorted"):
+    if text.kind == "set" or text.consumer in ("set", "dict", "max", "min", "sorted"):
         keys = [result]
     elif text.kind == "dict":
         keys = [result[0]]
@@ -122,4 +122,4 @@ def _check(value: Any) -> None:
     for part in value if type(value) in (tuple, list) else ():
         _check(part)
     if type(value) is Lane and value.data.dtype.kind == "f" and np.isnan(value.data).any():
-        raise Bail("keys or members from nan")
+        raise Bail("nan as a dict key, set member or compared value, which Python finds by identity")

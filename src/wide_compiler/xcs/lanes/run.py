@@ -22,16 +22,16 @@ SKIPPED = object()  # an item that the condition excludes
 
 def vectorized(work: Work) -> list[Any]:
     """Return the values of all items in order. Raises `Bail`."""
-    noticed: list[str] = []
+    reported: list[str] = []
     values: list[Any] = []
     body = Body(work)
     why: str | None = None
     try:
-        with _recorded_errors(noticed):
+        with _recorded_errors(reported):
             for start, stop in chunks(work):
                 part = body.values(start, stop)
-                if noticed:
-                    raise Bail(f"{noticed[0]} in an item")
+                if reported:
+                    raise Bail(f"NumPy reports '{reported[0]}' for an item")
                 values = values + part if values else part
     except Bail as bail:
         why = str(bail)
@@ -45,10 +45,10 @@ def vectorized(work: Work) -> list[Any]:
     return values
 
 
-def _recorded_errors(noticed: list[str]) -> Any:
-    """Return a context that appends floating point errors, unless ignored, to `noticed`."""
+def _recorded_errors(reported: list[str]) -> Any:
+    """Return a context that appends floating point errors, unless ignored, to `reported`."""
     modes: Any = {kind: "ignore" if how == "ignore" else "call" for kind, how in np.geterr().items()}
-    return np.errstate(call=lambda what, flag: noticed.append(what), **modes)
+    return np.errstate(call=lambda what, flag: reported.append(what), **modes)
 
 
 class Body:
@@ -81,7 +81,7 @@ class Body:
         """
         self.runs += 1
         if self.runs > MOST_PATHS:
-            raise Bail("items take too many different ways")
+            raise Bail(f"items take more than {MOST_PATHS} ways through its branches")
         try:
             found = self._once(columns, len(added) if lanes is None else len(lanes), lanes is None)
         except Diverge as split:
@@ -115,7 +115,7 @@ class Body:
         else:
             found = hand(result, count, in_order)
         if any(map(_has_nan, given)) and any(map(_is_nan, found)):
-            raise Bail("nan, which is only found again where it is the same object")
+            raise Bail("nan in items and results, which Python finds by identity")
         return found
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as pytorch
 
 from ..proof.kinds import IMMUTABLE, is_numpy_scalar
-from ..work import ABSENT, Bail, held_by
+from ..work import ABSENT, Bail, closure_values
 
 INTERNAL = frozenset(vars(nn.Module()))
 # Names that classes may define: `forward` is analysed, and capturing does not use the others.
@@ -45,31 +45,31 @@ def check(modules: list[nn.Module]) -> None:
         or pytorch._global_parameter_registration_hooks
         or pytorch._global_buffer_registration_hooks
     ):
-        raise Bail("a hook sees every parameter, buffer or submodule that a module is given")
+        raise Bail("a global registration hook of nn.Module is set")
     for kind in {*map(type, modules)}:
         if type(kind) not in (type, abc.ABCMeta):
-            raise Bail(f"{kind.__name__} has a metaclass of its own")
+            raise Bail(f"{kind.__name__} has a custom metaclass")
         if kind in copyreg.dispatch_table:
-            raise Bail(f"{kind.__name__} is copied in its own way, by copyreg")
+            raise Bail(f"{kind.__name__} has a custom copy function in copyreg")
         for base in kind.__mro__:
             if not base.__module__.startswith("torch.") and base is not object:
                 _check_names(vars(base), base.__name__)
     for module in modules:
         name = type(module).__name__
         own = {key: value for key, value in vars(module).items() if key not in INTERNAL}
-        _check_names(own, f"a {name} itself")
+        _check_names(own, f"an instance of {name}")
         for key, value in own.items():
             if not isinstance(value, Tensor) and not _is_plain(value):
-                raise Bail(f"{name}.{key} is a {type(value).__name__} that may hold the member itself")
+                raise Bail(f"{name}.{key} is a {type(value).__name__} that may refer to the member itself")
         held = [*vars(module)["_parameters"].values(), *vars(module)["_buffers"].values()]
         for kind in {*map(type, held)} - TENSORS:
-            raise Bail(f"a parameter of type {kind.__name__}, which may compute in its own way")
+            raise Bail(f"a parameter of type {kind.__name__}, which may override operators")
 
 
 def _check_names(table: Any, owner: str) -> None:
     for name, value in table.items():
         if name in OVERRIDES and not isinstance(value, (*IMMUTABLE, types.GetSetDescriptorType)):
-            raise Bail(f"{owner} has its own {name}, which capturing it might run")
+            raise Bail(f"{owner} overrides {name}, which a capture might run")
 
 
 def _is_plain(value: Any, depth: int = 0) -> bool:
@@ -82,6 +82,6 @@ def _is_plain(value: Any, depth: int = 0) -> bool:
 
 def _parts(value: Any) -> list[Any]:
     if isinstance(value, types.FunctionType):
-        cells = [held for held in held_by(value) if held is not ABSENT]
+        cells = [held for held in closure_values(value) if held is not ABSENT]
         return [*cells, *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values(), vars(value)]
     return list(itertools.chain(value, value.values())) if isinstance(value, dict) else list(value)

@@ -24,7 +24,7 @@ _keeps_graph: Any = torch._C._autograd._get_current_graph_task_keep_graph  # typ
 
 
 @dataclass
-class Saved:
+class SavedTensors:
     """What the graph of one member saves.
 
     Attributes:
@@ -47,17 +47,17 @@ def run(
     work: Work,
     states: list[Tensor],
     fused: Fused,
-    known: dict[Fused, Saved],
+    known: dict[Fused, SavedTensors],
     inputs: list[Any],
     wide: Sequence[bool],
     gather: Callable[[], list[Tensor]],
 ) -> list[Tensor]:
     """Return the outputs of all members, each with its own node in the autograd graph. Raises `Bail`."""
     if work.plan.memory.get("backward by parts"):
-        raise Bail("backward goes through some members at a time, each of which has a graph of its own")
+        raise Bail("backward() reaches some members at a time, and only in the loop each has its own graph")
     tensors = [*states, *all_of(inputs)]
     if torch.is_anomaly_enabled() or any(any(map(hooks, tensors)) for hooks in _HOOKS):
-        raise Bail("hooks or the detection of anomalies see each gradient")
+        raise Bail("gradient hooks or anomaly detection are active")
     places: list[Place] = [(source.position, source.tensors()) for source in fused.sources]
     places += [(position, [home[name]]) for position, home, name in fused.single]
     places += [(position, list(inputs[i]) if wide[i] else [inputs[i]]) for position, i in fused.inputs]
@@ -70,14 +70,14 @@ def run(
     return outputs
 
 
-def _observed(work: Work, tensors: list[Tensor]) -> Saved:
+def _observed(work: Work, tensors: list[Tensor]) -> SavedTensors:
     """Run the first member unchanged and record which of these tensors its graph saves."""
     seen: set[int] = set()
     with saved_tensors_hooks(lambda t: seen.add(storage(t)) or t, lambda t: t):  # type: ignore[func-returns-value]
         (output,) = work.compared(0)
     if not isinstance(output, Tensor):
-        raise Bail("in training a member must give one tensor")
-    return Saved([storage(t) in seen for t in tensors], storage(output) in seen, bool(seen))
+        raise Bail("in training each member must return one tensor")
+    return SavedTensors([storage(t) in seen for t in tensors], storage(output) in seen, bool(seen))
 
 
 class LaneCall:
@@ -91,7 +91,9 @@ class LaneCall:
         freed: lanes whose graph was freed by backward.
     """
 
-    def __init__(self, fused: Fused, gather: Any, places: list[Place], saved: Saved, memory: dict[str, Any]):
+    def __init__(
+        self, fused: Fused, gather: Any, places: list[Place], saved: SavedTensors, memory: dict[str, Any]
+    ):
         self.again, self.saved, self.memory = (lambda: fused.stacked(gather())), saved, memory
         self.leaves: list[Tensor] = []
         self.learning: list[Tensor] = []
@@ -102,7 +104,7 @@ class LaneCall:
             arguments = fused.arguments(gather())
         for position, column in places:
             if any(t.requires_grad is not column[0].requires_grad for t in column):
-                raise Bail("some members learn, and others do not")
+                raise Bail("requires_grad differs between members")
             if column[0].requires_grad:
                 leaf = arguments[position] = arguments[position].detach().requires_grad_()
                 self.leaves.append(leaf)
@@ -111,7 +113,7 @@ class LaneCall:
                 self.wide.append(len(column) > 1)
         self.out: Any = fused.program.run_way(fused.run, arguments)
         if type(self.out) is not Tensor or not self.out.requires_grad:
-            raise Bail("in training a member must give one tensor that leads to its parameters")
+            raise Bail("in training each member must return one tensor with a gradient for its parameters")
         finite((self.out.detach(),))
         kept = [place for place, flag in zip(places, saved.places, strict=True) if flag]
         self.copies = [(arguments[position], column) for position, column in kept if len(column) > 1]

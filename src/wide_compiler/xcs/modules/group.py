@@ -26,7 +26,7 @@ from ...routers.calls import Calls, SameLook
 from ...routers.fused_lanes import Fused
 from ...routers.tower_group import VMapTowerGroup
 from ..exceptions import raise_interrupt
-from ..proof.class_tables import NAMESPACES, PYTORCH, TENSORS, Behaviour
+from ..proof.class_tables import NAMESPACES, PATCHED, PYTORCH, TENSORS, Behaviour
 from ..proof.guards import bare
 from ..work import Bail, Work
 from . import eligible, gradients
@@ -47,9 +47,9 @@ class Group:
 
     def __init__(self, column: int, models: Sequence[nn.Module], gone: Callable[[Any], None]):
         if len({*map(id, models)}) != len(models):
-            raise Bail("one module stands in the list twice")
+            raise Bail("the same module occurs twice in the list")
         if not PYTORCH.holds():
-            raise Bail("a class or function of PyTorch was replaced")
+            raise Bail(PATCHED)
         seen = {*map(id, models)}
         children = [c for m in models for c in vars(m)["_modules"].values() if c is not None]
         self.inner = [module for child in children for module in eligible.walk(child, seen)]
@@ -62,7 +62,7 @@ class Group:
         self.written = TableGuard(self.tables)
         self.guard = ModuleGuard(models)
         self.fused: list[tuple[tuple[bool, ...], SameLook, Fused]] = []
-        self.saved: dict[Fused, gradients.Saved] = {}
+        self.saved: dict[Fused, gradients.SavedTensors] = {}
         self.looked = threading.local()  # per thread: whether the members were unchanged at the last `look`
 
     def look(self, columns: Sequence[Any]) -> bool:
@@ -122,7 +122,7 @@ class Group:
         route, group.latest = group.latest, None
         group.routes.clear()  # routes refer to the group, which keeps the members alive
         if route is None or route.fused is None:
-            raise Bail("no lanes" if route is None else route.verdict.why)
+            raise Bail("no lane graph was built" if route is None else route.verdict.why)
         look = SameLook(tuple(calls.call.tensors), {})
         self.fused = [(calls.call.wide, look, route.fused), *self.fused[:MOST]]
         self.saved.clear()
@@ -210,7 +210,7 @@ def _new_group(work: Work, models: Sequence[nn.Module]) -> Group:
     work.plan.costs.of(NAME).signatures.clear()  # they were compared with other members
     work.new = True
     if not group.look(work.items.columns):
-        raise Bail("members that cannot be watched")
+        raise Bail("changes of the members cannot be detected")
     return group
 
 
@@ -255,9 +255,9 @@ def _check_alike(tensors: list[Tensor]) -> None:
     """
     first = tensors[0]
     if len(tensors) > 1 and len(set(map(_look, tensors))) > 1:  # stacking itself checks devices and shapes
-        raise Bail("tensors of different types or layouts")
+        raise Bail("tensors of different data types or layouts")
     if first.layout is not torch.strided or first.is_nested:
-        raise Bail("tensors that are sparse or nested")
+        raise Bail("sparse or nested tensors")
     check_rows(tensors)
 
 

@@ -63,9 +63,9 @@ def _check_memory(leaves: Iterable[Any], gathered: list[Any]) -> None:
         if type(leaf) is not Tensor:
             continue
         if storage(leaf) in used or leaf.stride(0) == 0:
-            raise Bail("a result that shares memory with its item, or with another one")
+            raise Bail("a result shares memory with an item or another result")
         if not leaf[0].is_contiguous():
-            raise Bail("a result that does not lie in rows")
+            raise Bail("a result is not contiguous")
         used.add(storage(leaf))
 
 
@@ -79,10 +79,10 @@ def _gathered(column: Any) -> Any:
             return first
         raise Bail(f"items of type {type(first).__name__} beside tensors")
     if len(set(map(_look, column))) != 1:
-        raise Bail("tensors of different types")
+        raise Bail("tensors of different data types or layouts")
     _check_items(column)
     if any(map(Tensor.is_inference, column)) and not torch.is_inference_mode_enabled():
-        raise Bail("tensors made in inference mode, which are other ones than their copies")
+        raise Bail("inference tensors outside of inference mode")
     try:
         return torch.stack(list(column))  # checks shapes and devices
     except RuntimeError:
@@ -91,13 +91,13 @@ def _gathered(column: Any) -> Any:
 
 def _check_items(tensors: Sequence[Tensor]) -> None:
     if tensors[0].dim() == 0:
-        raise Bail("tensors without dimensions, whose types give way to others")
+        raise Bail("tensors with 0 dimensions, for which type promotion differs")
     check_rows(tensors)
 
 
 def check_rows(tensors: Iterable[Tensor]) -> None:
     if not all(map(Tensor.is_contiguous, tensors)):
-        raise Bail("tensors that do not lie in rows, as results of them would not")
+        raise Bail("a tensor is not contiguous, so results of the loop would not be either")
 
 
 _data = cast(Any, Tensor.data).__get__

@@ -57,7 +57,7 @@ def examine(work: Work, learns: bool = False) -> None:
         Bail: the items must not run as one batch.
     """
     if saves_are_seen():
-        raise Bail("hooks see every tensor that is saved for gradients")
+        raise Bail("hooks for saved tensors are active")
     if not work.new:
         return
     with warnings.catch_warnings(record=True) as warned:
@@ -66,18 +66,18 @@ def examine(work: Work, learns: bool = False) -> None:
     if not learns:
         no_gradients(_tensors(result))
     if warned:
-        raise Bail(f"it warns: {warned[0].message}")
+        raise Bail(f"it issues a warning: {warned[0].message}")
     with Watch() as watch:
         result = work.compared(0)
     for tensor in _tensors(result):
         if tensor.numel() and storage(tensor) not in watch.made:
-            raise Bail("a result that shares memory with something given")
-        if storage(tensor) in watch.told:
+            raise Bail("a result shares memory with an input")
+        if storage(tensor) in watch.decisions:
             raise Bail(FROM_ROUNDED)
-        if storage(tensor) in watch.rounded and work.site.text.eater in DECIDING:
+        if storage(tensor) in watch.rounded and work.site.text.consumer in DECIDING:
             raise Bail(FROM_ROUNDED)
         if watch.coarse.get(storage(tensor), 0.0) > _digits(tensor):
-            raise Bail("numbers rounded to fewer digits than their type has")
+            raise Bail("a result is rounded to fewer digits than its data type has")
     if watch.decided:
         raise Bail(FROM_ROUNDED)
     memory = work.plan.memory
@@ -85,7 +85,7 @@ def examine(work: Work, learns: bool = False) -> None:
     memory["bytes of an item"] = max(watch.bytes, memory.get("bytes of an item", 0))
 
 
-FROM_ROUNDED = "a yes or no from rounded numbers"
+FROM_ROUNDED = "a decision depends on numbers that a batch may round differently"
 
 
 class Watch(TorchDispatchMode):
@@ -95,7 +95,7 @@ class Watch(TorchDispatchMode):
         made: storages created by the body; `bytes` is their total size.
         rounded: storages of values that a batch may round differently.
         coarse: for these, the largest machine epsilon of the dtypes involved.
-        told: storages of integers or booleans computed from rounded values.
+        decisions: storages of integers or booleans computed from rounded values.
         decided: True if control flow, or another operator, used such a result.
         held: keeps tensors alive, so that addresses are not reused.
     """
@@ -106,7 +106,7 @@ class Watch(TorchDispatchMode):
         self.bytes = 0
         self.rounded: set[int] = set()
         self.coarse: dict[int, float] = {}
-        self.told: set[int] = set()
+        self.decisions: set[int] = set()
         self.decided = False
         self.held: list[Any] = []
 
@@ -117,11 +117,11 @@ class Watch(TorchDispatchMode):
         given = _tensors([args, kwargs])
         name = func._schema.name.removeprefix("aten::").rstrip("_")
         before = {storage(t) for t in given}
-        if before & self.told and not func.is_view:
+        if before & self.decisions and not func.is_view:
             self.decided = True
         rounded = [t for t in given if storage(t) in self.rounded and _floats(t)]
-        told = [leaf for leaf in _tree.flatten(out)[0] if not isinstance(leaf, (Tensor, type(None)))]
-        if rounded and (told or _steps(name, args, kwargs)):
+        numbers = [leaf for leaf in _tree.flatten(out)[0] if not isinstance(leaf, (Tensor, type(None)))]
+        if rounded and (numbers or _steps(name, args, kwargs)):
             self.decided = True
         for tensor in _tensors(out):
             place = storage(tensor)
@@ -134,7 +134,7 @@ class Watch(TorchDispatchMode):
                     digits = [self.coarse[storage(t)] for t in rounded]
                     self.coarse[place] = max([_digits(tensor), *digits])
             elif rounded:
-                self.told.add(place)
+                self.decisions.add(place)
         return out
 
 
@@ -180,7 +180,7 @@ def no_gradients(results: Iterable[Any]) -> None:
     The results of a batch share one graph, so backward through one, or an in-place change, would affect all.
     """
     if any(isinstance(t, Tensor) and t.requires_grad for t in results):
-        raise Bail("gradients are wanted, and each item has a graph of its own")
+        raise Bail("results require gradients, and only in the loop each has its own graph")
 
 
 def finite(tensors: Iterable[Any]) -> None:
@@ -191,4 +191,4 @@ def finite(tensors: Iterable[Any]) -> None:
             short = tensor.element_size() < 4
             total = tensor.sum(dtype=torch.float32) if short else tensor.sum()
             if not cmath.isfinite(total.item()):
-                raise Bail("numbers that are infinite, or none")
+                raise Bail("NaN or inf in an item or a result")

@@ -2,7 +2,7 @@
 
 It proves that the code is PURE or IO (`Effect`) while the guards hold, and raises `Decline` with the reason
 otherwise. This file handles statements; `expressions` handles expressions, `objects` objects from outside,
-`calls` and `python_calls` calls.
+`known_calls` and `python_calls` calls.
 """
 
 import ast
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..text.site_text import excerpt
 from ..text.source import FunctionNode
 from . import expressions, objects
 from .class_tables import Fields
@@ -19,7 +20,7 @@ from .effects import Decline, Effect
 from .guards import Guards
 from .kinds import HOLDERS, Bottom, Iterator
 from .torch_tables import GradMode
-from .values import Place, Value, join, join_all, opaque
+from .values import ContainerContents, Value, join, join_all, opaque
 from .waiting import ReadFile
 
 ROUNDS = 40  # maximum number of iterations until a loop reaches a fixed point
@@ -72,7 +73,7 @@ class Analyzer:
         functions: syntax trees of the functions analysed.
         classes: guards of the classes whose fields are read, by id.
         frame: the current function.
-        places: contents of containers, by the AST node or slot they come from.
+        contents: what containers hold, by the AST node or slot they come from.
         stack: code objects of calls in progress.
         finished: results of calls, with the `version` they are based on.
         handed: True if an array made by the code was passed to code that is not analysed.
@@ -87,7 +88,7 @@ class Analyzer:
         self.ends = self.handed = False
         self.functions: dict[types.CodeType, FunctionNode] = {}
         self.classes: dict[int, Fields] = {}
-        self.places: dict[Any, Place] = {}
+        self.contents: dict[Any, ContainerContents] = {}
         self.stack: list[types.CodeType] = []
         self.finished: dict[Any, tuple[Value, int]] = {}
         self.steps = self.version = 0
@@ -116,7 +117,7 @@ class Analyzer:
         key = (code, callee.slot, *sorted(env.items(), key=lambda item: item[0]))
         found, version = self.finished.get(key, (None, 0))
         if found is None or version != self.version:
-            self.demand(code not in self.stack, "it calls itself", node)
+            self.demand(code not in self.stack, "it is recursive", node)
             self.stack.append(code)
             found = self.run(Frame(tree, callee.obj, callee.slot), env)
             self.stack.pop()
@@ -139,27 +140,27 @@ class Analyzer:
     def bind(self, name: str, value: Value) -> None:
         """Assign a value to a variable."""
         if value.type is Iterator:  # its elements were analysed when it was made, not when it is consumed
-            raise self.decline("it keeps an iterator for later")
+            raise self.decline(expressions.KEPT_ITERATOR)
         self.frame.env[name] = value
         for had in self.frame.tries:
             had[name] = join(had[name], value) if name in had else value
 
     def made(self, node: ast.AST, kind: type, elem: Value | None = None, key: Value | None = None) -> Value:
         """Return a new list, dict or set. All containers made at one node share their contents."""
-        place = self.place((node, kind))
-        place.learn(elem, key)
-        return Value(kind, fresh=True, places=frozenset([place]))
+        contents = self.contents_of((node, kind))
+        contents.learn(elem, key)
+        return Value(kind, fresh=True, contents=frozenset([contents]))
 
     def maker(self, node: ast.AST) -> Callable[..., Value]:
         return functools.partial(self.made, node)
 
-    def place(self, where: Any) -> Place:
-        return self.places.setdefault(where, Place(self))
+    def contents_of(self, where: Any) -> ContainerContents:
+        return self.contents.setdefault(where, ContainerContents(self))
 
     def expr(self, node: ast.expr) -> Value:
         self.steps += 1
         if self.steps > MOST_STEPS:
-            raise self.decline("there is more to look at than is looked at", node)
+            raise self.decline(f"more than {MOST_STEPS:,} expressions to analyse", node)
         return expressions.evaluate(self, node)
 
     def look(self, held: Any, slot: int) -> Value:
@@ -174,26 +175,30 @@ class Analyzer:
         if not holds:
             raise self.decline(reason, node)
 
+    def known(self, holds: bool, what: str, node: ast.AST) -> None:
+        """Raise `Decline`, naming the expression, unless `holds`: the type of `what` in `node` is known."""
+        if not holds:
+            raise self.decline(f"the type of {what} is unknown: `{excerpt(node)}`", node)
+
     def waits(self) -> None:
         self.effect = max(self.effect, Effect.IO)
 
     def changes(self, held: Value, node: ast.AST) -> None:
         """Raise `Decline` unless the value was made by the analysed code and not passed to other code."""
-        shared = any(place.shared for place in held.places) or (self.handed and not held.places)
+        shared = any(contents.shared for contents in held.contents) or (self.handed and not held.contents)
         if not held.fresh or shared:
-            what = ast.unparse(node)
-            raise self.decline(f"it changes something it did not make: {what}", node, impure=True)
+            raise self.decline(f"side effect on an object from outside: `{excerpt(node)}`", node, impure=True)
 
     def truth(self, value: Value, node: ast.AST) -> Value:
         """Return the result of `bool(value)`. Raises `Decline` if a user's `__bool__` may run."""
         known = value.is_safe or (value.type in HOLDERS and value.type is not Iterator)
-        self.demand(known, "it asks for the truth of something of unknown type", node)
+        self.known(known, "the condition", node)
         return Value(bool)
 
     def iterable(self, value: Value, node: ast.AST) -> Value:
         """Return `value`. Raises `Decline` if iterating over it may run user code."""
         known = value.type in (*HOLDERS, str, bytes, range, Bottom) or value.is_array or value.is_tensor
-        self.demand(known, "it loops over something of unknown type", node)
+        self.known(known, "the iterable", node)
         return value
 
     # Statements. These return True if the end is never reached.
@@ -228,7 +233,7 @@ class Analyzer:
                 return self.loop(node, lambda: self.truth(self.expr(test), test))
             case ast.Raise(exc=exc, cause=cause):
                 if exc is None and not frame.handling:
-                    raise self.decline("it raises again what its caller handles", node)
+                    raise self.decline("a bare raise outside of an except block is not analysed", node)
                 for part in filter(None, (exc, cause)):
                     self.expr(part)
                 raised = exc.func if isinstance(exc, ast.Call) else exc
@@ -253,7 +258,7 @@ class Analyzer:
                     ends.append(dict(frame.env))
                 return True
             case _:
-                raise self.decline(f"it has a statement ({type(node).__name__}) that is not analysed", node)
+                raise self.decline(f"statement not analysed: `{excerpt(node)}`", node)
         return False
 
     def branch(self, branches: list[list[ast.stmt]]) -> bool:
@@ -293,7 +298,7 @@ class Analyzer:
             one()
             if self.frame.env == env and self.version == version:
                 return
-        raise self.decline("what a loop does depends on ever more rounds of it", node)
+        raise self.decline(f"the analysis of a loop did not converge in {ROUNDS} rounds", node)
 
     def attempt(self, node: ast.Try) -> bool:
         """Analyse a `try`. The body may raise anywhere, so in a handler each name may have any value it
@@ -322,8 +327,9 @@ class Analyzer:
     def enter(self, item: ast.withitem) -> None:
         held = self.expr(item.context_expr)
         if held.type not in (ReadFile, GradMode) or (held.type is GradMode and item.optional_vars):
-            what = "a file opened for reading, torch.no_grad() or torch.inference_mode()"
-            raise self.decline(f"it enters a context other than {what}", item.context_expr)
+            known = "a file opened for reading, torch.no_grad() or torch.inference_mode()"
+            shown = excerpt(item.context_expr)
+            raise self.decline(f"context not analysed: `{shown}`, expected {known}", item.context_expr)
         if item.optional_vars is not None:
             expressions.assign(self, item.optional_vars, held)
 

@@ -149,6 +149,9 @@ PYTORCH = Behaviour([nn.Sequential, *LAYERS, *EVAL_LAYERS], NAMESPACES)
 TENSORS = Behaviour([torch.Tensor], names=dir(torch._C.TensorBase))
 
 
+PATCHED = "a class or function of PyTorch was patched after wide_compiler was imported"
+
+
 def modules_are_plain() -> bool:
     """Return whether PyTorch is unpatched and has no global module hooks."""
     return PYTORCH.holds() and not foreign_hooks()

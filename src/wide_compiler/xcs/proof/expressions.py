@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..text.site_text import excerpt
 from ..text.trees import clone
 from .kinds import CHANGEABLE, Arrayish, Bottom, Iterator, Number, Plain
 from .objects import attribute
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from .analysis import Analyzer
 
 
+KEPT_ITERATOR = "an iterator is stored; only iterators that are consumed at once are analysed"
+
+
 def evaluate(a: "Analyzer", node: ast.expr) -> Value:
     match node:
         case ast.Constant(value=constant):
@@ -23,7 +27,7 @@ def evaluate(a: "Analyzer", node: ast.expr) -> Value:
         case ast.Name(id=name):
             return _name(a, name, node)
         case ast.Call():
-            from .calls import call
+            from .known_calls import call
 
             return call(a, node)
         case ast.Attribute(value=holder, attr=attr):
@@ -46,7 +50,7 @@ def evaluate(a: "Analyzer", node: ast.expr) -> Value:
             return _subscript(a, a.expr(holder), index, node)
         case ast.Slice(lower=lower, upper=upper, step=step):
             safe = all(a.expr(part).is_safe for part in (lower, upper, step) if part is not None)
-            a.demand(safe, "it slices by something of unknown type", node)
+            a.known(safe, "a slice bound", node)
             return Value(slice)
         case ast.Tuple(elts=elts):
             return tuple_of(*[_kept(a, a.expr(e), node) for e in elts])
@@ -54,26 +58,26 @@ def evaluate(a: "Analyzer", node: ast.expr) -> Value:
             return a.made(node, list, _kept(a, join_all([a.expr(e) for e in elts]), node))
         case ast.Set(elts=elts):
             elem = join_all([a.expr(e) for e in elts])
-            a.demand(elem.is_deep_safe, "it makes a set of things of unknown type", node)
+            a.known(elem.is_deep_safe, "an element", node)
             return a.made(node, set, elem)
         case ast.Dict(keys=keys, values=values):
             for key, value in zip(keys, values, strict=True):
-                a.demand(key is not None, "it unpacks a dict", node)
+                a.demand(key is not None, "** in a dict is not analysed", node)
                 put(a, a.made(node, dict), a.expr(value), node, a.expr(key))  # type: ignore[arg-type]
             return a.made(node, dict)
         case ast.JoinedStr(values=values):
             for part in values:
                 if isinstance(part, ast.FormattedValue):
                     safe = a.expr(part.value).is_deep_safe
-                    a.demand(safe, "it formats something of unknown type", node)
+                    a.known(safe, "a formatted value", node)
                     if part.format_spec is not None:
                         a.expr(part.format_spec)
             return Value(str)
         case ast.ListComp() | ast.SetComp() | ast.DictComp():
             return comprehension(a, node)
         case ast.GeneratorExp():
-            raise a.decline("it makes a generator that may run later, or in part", node)
-    raise a.decline(f"it has an expression ({type(node).__name__}) that is not analysed", node)
+            raise a.decline("a generator that is not consumed at once may run later, or in part", node)
+    raise a.decline(f"expression not analysed: `{excerpt(node)}`", node)
 
 
 def _name(a: "Analyzer", name: str, node: ast.AST) -> Value:
@@ -82,7 +86,7 @@ def _name(a: "Analyzer", name: str, node: ast.AST) -> Value:
         return frame.env[name]
     if frame.outer is not None and name in frame.outer:
         return frame.outer[name]
-    function, unset = frame.function, a.decline(f"{name!r} may not be set", node)
+    function, unset = frame.function, a.decline(f"{name!r} may be unbound", node)
     code, space = function.__code__, function.__globals__
     if name in code.co_freevars and frame.slot is not None:
         index = code.co_freevars.index(name)
@@ -109,7 +113,7 @@ def operate(a: "Analyzer", op: ast.operator, left: Value, right: Value, node: as
         return sequence(elem) if kind is tuple else a.made(node, list, elem)
     if kind is str and isinstance(op, ast.Mod) and right.is_deep_safe:
         return Value(str)
-    a.demand(left.is_safe and right.is_safe, "it computes with something of unknown type", node)
+    a.known(left.is_safe and right.is_safe, "an operand", node)
     if left.is_tensor or right.is_tensor:
         return Value(torch.Tensor, fresh=True)
     if left.is_array or right.is_array:
@@ -124,14 +128,14 @@ def _unary(a: "Analyzer", op: ast.unaryop, value: Value, node: ast.AST) -> Value
         return a.truth(value, node)
     if isinstance(op, ast.UAdd) and value.is_tensor:
         return value  # the same tensor
-    a.demand(value.is_safe, "it computes with something of unknown type", node)
+    a.known(value.is_safe, "an operand", node)
     return Value(int if value.type is bool else value.type, fresh=value.is_array or value.is_tensor)
 
 
 def _compare(a: "Analyzer", node: ast.AST, values: list[Value], ops: list[ast.cmpop]) -> Value:
     if all(isinstance(op, (ast.Is, ast.IsNot)) for op in ops):
         return Value(bool)
-    a.demand(all(v.is_deep_safe for v in values), "it compares something of unknown type", node)
+    a.known(all(v.is_deep_safe for v in values), "an operand", node)
     if len(ops) == 1 and not isinstance(ops[0], (ast.In, ast.NotIn)) and any(v.is_tensor for v in values):
         return Value(torch.Tensor, fresh=True)
     return Value(Arrayish, fresh=True) if any(v.is_array for v in values) else Value(bool)
@@ -139,7 +143,7 @@ def _compare(a: "Analyzer", node: ast.AST, values: list[Value], ops: list[ast.cm
 
 def _subscript(a: "Analyzer", held: Value, index: ast.expr, node: ast.AST) -> Value:
     key, kind = a.expr(index), held.type
-    a.demand(key.is_deep_safe, "it looks something up by a key of unknown type", node)
+    a.known(key.is_deep_safe, "the index", node)
     if held.is_array or held.is_tensor:
         return Value(Arrayish if held.is_array else torch.Tensor, fresh=held.fresh)
     sliced = isinstance(index, ast.Slice) or key.type is slice
@@ -159,16 +163,16 @@ def _subscript(a: "Analyzer", held: Value, index: ast.expr, node: ast.AST) -> Va
                     return a.look(held.obj[constant], a.guards.note("index", held.slot, constant))
         return held.element()
     if kind is dict:
-        a.demand(held.element().is_deep_safe, "it looks into a dict whose keys could be anything", node)
+        a.known(held.element().is_deep_safe, "a key of the dict", node)
         return held.value()
-    a.demand(kind in (Plain, Bottom), "it looks into something of unknown type", node)
+    a.known(kind in (Plain, Bottom), "the indexed object", node)
     return Value(kind)
 
 
 def _unlearnt(held: Value) -> bool:
     """Return whether a container from outside has contents that were not examined yet."""
     unseen = held.slot is not None and not held.element().is_deep_safe
-    return unseen and not any(place.shared for place in held.places)
+    return unseen and not any(contents.shared for contents in held.contents)
 
 
 def comprehension(a: "Analyzer", node: Any) -> Value:
@@ -187,7 +191,7 @@ def comprehension(a: "Analyzer", node: Any) -> Value:
 
 def _one_round(a: "Analyzer", node: Any) -> Value:
     for generator in node.generators:
-        a.demand(not generator.is_async, "it is asynchronous", node)
+        a.demand(not generator.is_async, "an async comprehension is not analysed", node)
         source = a.iterable(a.expr(generator.iter), generator.iter)
         assign(a, generator.target, source.element())
         for test in generator.ifs:
@@ -208,16 +212,16 @@ def _one_round(a: "Analyzer", node: Any) -> Value:
 
 
 def _kept(a: "Analyzer", value: Value, node: ast.AST) -> Value:
-    a.demand(value.type is not Iterator, "it keeps an iterator for later", node)
+    a.demand(value.type is not Iterator, KEPT_ITERATOR, node)
     return value
 
 
 def put(a: "Analyzer", held: Value, value: Value, node: ast.AST, key: Value | None = None) -> None:
     """Add an element to a list, set or dict (there under `key`)."""
     hashed = (held.element(), key or value) if held.type in (dict, set) else ()
-    a.demand(all(v.is_deep_safe for v in hashed), "it stores under a key of unknown type", node)
-    for place in held.places:
-        place.learn(_kept(a, value, node), key)
+    a.known(all(v.is_deep_safe for v in hashed), "a key", node)
+    for contents in held.contents:
+        contents.learn(_kept(a, value, node), key)
 
 
 def assign(a: "Analyzer", target: ast.expr, value: Value) -> None:
@@ -226,7 +230,7 @@ def assign(a: "Analyzer", target: ast.expr, value: Value) -> None:
             a.bind(name, value)
         case ast.Tuple(elts=elts) | ast.List(elts=elts):
             if any(isinstance(e, ast.Starred) for e in elts):
-                raise a.decline("it unpacks with a star", target)
+                raise a.decline(f"unpacking with a star is not analysed: `{excerpt(target)}`", target)
             parts: Any = value.parts
             if parts is None or len(parts) != len(elts):
                 parts = [a.iterable(value, target).element()] * len(elts)
@@ -235,19 +239,19 @@ def assign(a: "Analyzer", target: ast.expr, value: Value) -> None:
         case ast.Subscript(value=holder, slice=index):
             _store(a, a.expr(holder), a.expr(index), value, target)
         case _:
-            raise a.decline("it sets an attribute", target, impure=True)
+            raise a.decline(f"side effect: it sets `{excerpt(target)}`", target, impure=True)
 
 
 def _store(a: "Analyzer", held: Value, key: Value, value: Value, target: ast.expr) -> None:
     a.changes(held, target)
-    a.demand(key.is_deep_safe, "it stores under a key of unknown type", target)
+    a.known(key.is_deep_safe, "a key", target)
     if held.type is dict:
         put(a, held, value, target, key)
     elif held.type is list:
         by_slice = key.type in (slice, Plain)
         put(a, held, a.iterable(value, target).element() if by_slice else value, target)
-    elif not (held.is_array or held.is_tensor) or not value.is_deep_safe:
-        raise a.decline("it stores into something of unknown type", target)
+    else:
+        a.known((held.is_array or held.is_tensor) and value.is_deep_safe, "the container or value", target)
 
 
 def augment(a: "Analyzer", node: ast.AugAssign) -> None:

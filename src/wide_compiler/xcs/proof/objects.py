@@ -62,9 +62,9 @@ def outside(
     """Return the value of a container that the analysed code did not make."""
     if kind not in CHANGEABLE:
         return Value(kind, obj, slot, elem=elem)
-    place = a.place(where)
-    place.learn(elem, key)
-    return Value(kind, obj, slot, places=frozenset([place]))
+    contents = a.contents_of(where)
+    contents.learn(elem, key)
+    return Value(kind, obj, slot, contents=frozenset([contents]))
 
 
 def column_value(a: "Analyzer", column: Any, j: int) -> Value:
@@ -97,7 +97,7 @@ def attribute(a: "Analyzer", held: Value, name: str, node: ast.AST) -> Value:
         return held
     if held.slot is not None and issubclass(type(held.obj), types.ModuleType):
         known = name in vars(held.obj)
-        a.demand(known, f"module {held.obj.__name__} has no plain attribute {name!r}", node)
+        a.demand(known, f"{held.obj.__name__}.{name} is not a plain attribute of the module", node)
         return a.look(vars(held.obj)[name], a.guards.note("field", held.slot, name))
     builtin = _builtin_attribute(held, name)
     if builtin is not None:
@@ -105,12 +105,12 @@ def attribute(a: "Analyzer", held: Value, name: str, node: ast.AST) -> Value:
             waiting.require(a, waiting.FILES, f".{name}", node)
         return builtin
     if held.slot is None:
-        raise a.decline(f"it reads {name!r} of something of unknown type", node)
+        a.known(False, "the object", node)
     if not issubclass(type(held.obj), type):
         return instance_attribute(a, held, name, node)
     found = on_class(held.obj, name)
     if not isinstance(found, CLASS_VALUES):
-        raise a.decline(f"{name!r} of the class {held.obj.__name__} is no plain attribute", node)
+        raise a.decline(f"{held.obj.__name__}.{name} is not a plain attribute of the class", node)
     return _class_value(a, found, a.guards.note("own", held.slot, name))
 
 
@@ -158,14 +158,14 @@ def instance_attribute(a: "Analyzer", held: Value, name: str, node: ast.AST) -> 
     a.guards.expect(slot, "type", kind)
     fields_of(a, kind).fix(name)
     if kind.__getattribute__ not in (object.__getattribute__, tuple.__getattribute__):
-        raise a.decline(f"{kind.__name__} has a __getattribute__ of its own", node)
+        raise a.decline(f"{kind.__name__} overrides __getattribute__, which reads {name!r}", node)
     found, many = on_class(kind, name), a.guards.vector[slot]
     if isinstance(found, property) and isinstance(found.fget, types.FunctionType):
-        from .python_calls import Call, call_function
+        from .python_calls import CallArguments, call_function
 
         inner = a.guards.require(found, "class", slot, name)
         getter = a.look(found.fget, a.guards.note("getattr", inner, "fget"))
-        return call_function(a, getter, Call([held], {}, node))
+        return call_function(a, getter, CallArguments([held], {}, node))
     if isinstance(found, (types.MemberDescriptorType, NAMED)):  # __slots__
         a.guards.require(found, "class", slot, name)
         return a.look(getattr(obj, name), a.guards.note("getattr", slot, name))
@@ -185,7 +185,7 @@ def instance_attribute(a: "Analyzer", held: Value, name: str, node: ast.AST) -> 
     if hasattr(obj, "__dict__"):
         a.guards.require(False, "absent", slot, name)
     if not isinstance(found, (*CLASS_VALUES, list, dict, tuple)):
-        raise a.decline(f"{kind.__name__} has no plain attribute {name!r}", node)
+        raise a.decline(f"{kind.__name__}.{name} is not a plain attribute", node)
     inner = a.guards.note("class", slot, name)
     if isinstance(found, types.FunctionType):
         return Value(types.MethodType, method=(held, name), function=a.look(found, inner))

@@ -10,7 +10,7 @@ from torch import nn
 from ...global_hooks import foreign_hooks
 from ..text.source import NoSource, tree_of, written
 from . import torch_tables, waiting
-from .class_tables import modules_are_plain
+from .class_tables import PATCHED, modules_are_plain
 from .guards import bare, called_plainly, static_lookup
 from .values import Value
 
@@ -18,7 +18,11 @@ if TYPE_CHECKING:
     from .analysis import Analyzer
 
 
-class Call(NamedTuple):
+def not_pure(name: Any) -> str:
+    return f"{name} is not known to be free of side effects"
+
+
+class CallArguments(NamedTuple):
     """The arguments and the AST node of a call."""
 
     args: list[Value]
@@ -37,38 +41,43 @@ class Call(NamedTuple):
     def text(self) -> str:
         return ast.unparse(self.node.func) if isinstance(self.node, ast.Call) else "call"
 
-    def with_first(self, value: Value) -> "Call":
-        return Call([value, *self.args], self.keywords, self.node)
+    @property
+    def options_unknown(self) -> str:
+        return f"{self.text} is called with options that are not analysed"
+
+    def with_first(self, value: Value) -> "CallArguments":
+        return CallArguments([value, *self.args], self.keywords, self.node)
 
 
-def call_method_object(a: "Analyzer", callee: Value, call: Call) -> Value:
+def call_method_object(a: "Analyzer", callee: Value, call: CallArguments) -> Value:
     """Analyse a call of a bound method held in a variable."""
     owner = a.look(callee.obj.__self__, a.guards.note("getattr", callee.slot, "__self__"))
     function = a.look(callee.obj.__func__, a.guards.note("getattr", callee.slot, "__func__"))
-    a.demand(function.type is types.FunctionType, f"{call.text} is a method without text", call.node)
+    a.demand(function.type is types.FunctionType, f"{call.text} is not a Python function", call.node)
     return call_function(a, function, call.with_first(owner))
 
 
-def call_instance(a: "Analyzer", callee: Value, call: Call, name: str = "__call__") -> Value:
+def call_instance(a: "Analyzer", callee: Value, call: CallArguments, name: str = "__call__") -> Value:
     """Analyse a call of an object through its class's Python method `name`."""
     kind, method = type(callee.obj), static_lookup(type(callee.obj), name)
-    a.demand(type(method) is types.FunctionType, f"calling a {kind.__name__} is not known", call.node)
+    of_python = type(method) is types.FunctionType
+    a.demand(of_python, f"{kind.__name__}.{name} is not a Python function", call.node)
     assert callee.slot is not None
     a.guards.expect(callee.slot, "type", kind)
     function = a.look(method, a.guards.note("class", callee.slot, name))
     return call_function(a, function, call.with_first(callee))
 
 
-def call_layer(a: "Analyzer", callee: Value, call: Call) -> Value:
+def call_layer(a: "Analyzer", callee: Value, call: CallArguments) -> Value:
     """Analyse a call of a module: a whitelisted layer, a Sequential, or a forward written in Python."""
     layer, slot, node, kind, guards = callee.obj, callee.slot, call.node, type(callee.obj), a.guards
     assert slot is not None
     method = static_lookup(kind, "forward")
-    a.demand(called_plainly(kind) is not None, f"{kind.__name__} is called in its own way", node)
-    a.demand(not foreign_hooks(), "a hook sees every call of a module", node)
-    a.demand(modules_are_plain(), "PyTorch was changed", node)
+    a.demand(called_plainly(kind) is not None, f"{kind.__name__} overrides how nn.Module is called", node)
+    a.demand(not foreign_hooks(), "a global module hook is set", node)
+    a.demand(modules_are_plain(), PATCHED, node)
     own = not bare(layer) or method is not torch_tables.FORWARDS.get(kind, method)
-    a.demand(not own, f"{kind.__name__} has hooks or a forward of its own", node)
+    a.demand(not own, f"a {kind.__name__} has hooks, or a forward set on the instance", node)
     guards.require(True, "bare", slot)
     guards.require(True, "modules", None)
     guards.expect(slot, "type", kind)
@@ -77,29 +86,30 @@ def call_layer(a: "Analyzer", callee: Value, call: Call) -> Value:
         guards.require(method, "class", slot, "forward")
         if evaluated:
             guards.require(False, "covering", slot, "training")
-        a.demand(call.safe, f"{kind.__name__} gets something of unknown type", node)
+        a.known(call.safe, "an argument", node)
         return _layer_result(a, callee, call)
     if kind is nn.Sequential:
-        from .calls import call_value
+        from .known_calls import call_value
 
         one = len(call.args) == 1 and not call.keywords
-        a.demand(one, "Sequential gets other arguments than it takes", node)
+        a.demand(one, "nn.Sequential takes one argument", node)
         guards.require(len(layer._modules), "length", guards.note("covering", slot, "_modules"))
         found = call.args[0]
         for name, inner in layer._modules.items():
             held = a.look(inner, guards.note("module", slot, ("_modules", name)))
-            found = call_value(a, held, Call([found], {}, node))
+            found = call_value(a, held, CallArguments([found], {}, node))
         return found
     if evaluated:
-        raise a.decline(f"{kind.__name__} in training keeps count or draws numbers", node, impure=True)
+        why = f"{kind.__name__} in training mode updates statistics or draws random numbers"
+        raise a.decline(why, node, impure=True)
     if not isinstance(method, types.FunctionType) or method.__module__.startswith("torch.nn"):
-        raise a.decline(f"{kind.__name__} is not among the layers known to be free of effects", node)
+        raise a.decline(not_pure(kind.__name__), node)
     # Known for PyTorch's own classes. Checked once for the class, since all items have the same one.
     guards.require(called_plainly(kind), "called", kind)
     return call_instance(a, callee, call, "forward")
 
 
-def _layer_result(a: "Analyzer", callee: Value, call: Call) -> Value:
+def _layer_result(a: "Analyzer", callee: Value, call: CallArguments) -> Value:
     """Return the result of a whitelisted layer. Raises `Decline` if it modifies something it did not make."""
     layer, args = callee.obj, call.args
     for name, harmless in torch_tables.CHANGING.items():
@@ -108,7 +118,7 @@ def _layer_result(a: "Analyzer", callee: Value, call: Call) -> Value:
         held = layer.__dict__[name]
         one_tensor = len(args) == 1 and not call.keywords and args[0].is_tensor
         if held is not harmless and (held is not True or not one_tensor):
-            why = f"{type(layer).__name__} changes something it did not make"
+            why = f"side effect: {type(layer).__name__} writes into its input or weights ({name})"
             raise a.decline(why, call.node, impure=True)
         a.guards.require(held, "covering", callee.slot, name)
         if held is not harmless:
@@ -119,7 +129,7 @@ def _layer_result(a: "Analyzer", callee: Value, call: Call) -> Value:
     return Value(torch.Tensor, fresh=not getattr(layer, "return_indices", False))
 
 
-def call_function(a: "Analyzer", callee: Value, call: Call) -> Value:
+def call_function(a: "Analyzer", callee: Value, call: CallArguments) -> Value:
     """Analyse a Python function with these arguments."""
     function, slot = callee.obj, callee.slot
     assert isinstance(function, types.FunctionType) and slot is not None
@@ -137,13 +147,15 @@ def call_function(a: "Analyzer", callee: Value, call: Call) -> Value:
     return a.called(tree, callee, env, call.node)
 
 
-def _bind(a: "Analyzer", tree: Any, callee: Value, call: Call) -> dict[str, Value]:
+def _bind(a: "Analyzer", tree: Any, callee: Value, call: CallArguments) -> dict[str, Value]:
     """Return arguments and defaults by parameter name."""
     function, slot, spec = callee.obj, callee.slot, tree.args
     name = function.__qualname__
-    a.demand(not (spec.vararg or spec.kwarg), f"{name} takes * or **", call.node)
+    starred = spec.vararg or spec.kwarg
+    a.demand(not starred, f"{name} takes *args or **kwargs, which are not analysed", call.node)
     positional = [p.arg for p in (*spec.posonlyargs, *spec.args)]
-    a.demand(len(call.args) <= len(positional), f"{name} gets too many arguments", call.node)
+    n, most = len(call.args), len(positional)
+    a.demand(n <= most, f"{name} takes {most} positional arguments, got {n}", call.node)
     env = dict(zip(positional, call.args, strict=False)) | call.keywords
     defaults, by_name = function.__defaults__ or (), function.__kwdefaults__ or {}
     # Indexed from the end, since the number of defaults may change.
@@ -154,5 +166,5 @@ def _bind(a: "Analyzer", tree: Any, callee: Value, call: Call) -> dict[str, Valu
     for parameter in by_keyword:
         if parameter not in env and parameter in by_name:
             env[parameter] = a.look(by_name[parameter], a.guards.note("kwdefaults", slot, parameter))
-    a.demand(set(env) == {*positional, *by_keyword}, f"{name} gets other arguments than it takes", call.node)
+    a.demand(set(env) == {*positional, *by_keyword}, f"{name} does not take these arguments", call.node)
     return env

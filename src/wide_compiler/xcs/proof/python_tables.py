@@ -115,7 +115,7 @@ FUNCTIONS: dict[Any, Any] = {
     **dict.fromkeys((hashlib.sha256, hashlib.sha1, hashlib.md5, hashlib.blake2b), Value(Digest, fresh=True)),
 }  # fmt: skip
 # Functions that consume a generator completely before they return.
-EATERS = (sum, any, all, min, max, list, tuple, set, frozenset, dict, sorted)
+CONSUMERS = (sum, any, all, min, max, list, tuple, set, frozenset, dict, sorted)
 ITERATING = (list, tuple, zip, enumerate, reversed, iter, len)  # do not use the elements
 # Allowed keyword arguments. Functions that are not listed and return a number or string allow any.
 OPTIONS = {sorted: {"reverse"}, zip: {"strict"}, enumerate: {"start"}, round: {"ndigits"}}

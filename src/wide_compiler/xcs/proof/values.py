@@ -25,8 +25,8 @@ NOTHING = object()
 DEEPEST = 8  # maximum nesting of tuples
 
 
-class Place:
-    """The contents of the containers made at one AST node, or found at one place outside.
+class ContainerContents:
+    """The contents of the containers made at one AST node, or found in one object outside.
 
     Facts are only added.
 
@@ -62,30 +62,40 @@ class Value:
         fresh: True if the analysed code made it, so that it may be modified.
         parts: the elements of a tuple, in order.
         elem: the join of the elements of a tuple or iterator.
-        places: for a list, dict or set, the places it may come from.
+        contents: what a list, dict or set may hold, by where it may come from.
         method: (receiver, name) of a method.
         function: the method's function, if it is written in Python.
     """
 
     __slots__ = (
-        "_hash", "_key", "depth", "elem", "fresh", "function", "method", "obj", "parts", "places",
-        "slot", "type",
+        "_hash",
+        "_key",
+        "contents",
+        "depth",
+        "elem",
+        "fresh",
+        "function",
+        "method",
+        "obj",
+        "parts",
+        "slot",
+        "type",
     )  # fmt: skip
 
     def __init__(
         self, type: Any, obj: Any = NOTHING, slot: int | None = None, fresh: bool = False,
         parts: "Iterable[Value] | None" = None, elem: "Value | None" = None,
-        places: frozenset[Place] = frozenset(), method: "tuple[Value, str] | None" = None,
+        contents: frozenset[ContainerContents] = frozenset(), method: "tuple[Value, str] | None" = None,
         function: "Value | None" = None,
     ):  # fmt: skip
         self.type, self.obj, self.slot, self.fresh = type, obj, slot, fresh
         self.parts = None if parts is None else tuple(parts)
-        self.elem, self.places, self.method, self.function = elem, places, method, function
+        self.elem, self.contents, self.method, self.function = elem, contents, method, function
         held = [*(self.parts or ()), *([] if elem is None else [elem])]
         self.depth: int = 1 + max((value.depth for value in held), default=0)
         if self.depth > DEEPEST:
-            raise Decline(Effect.UNKNOWN, "it nests things too deep")
-        self._key = (id(type), id(obj), slot, fresh, self.parts, elem, places, method, function)
+            raise Decline(Effect.UNKNOWN, f"values are nested more than {DEEPEST} levels deep")
+        self._key = (id(type), id(obj), slot, fresh, self.parts, elem, contents, method, function)
         self._hash = hash(self._key)
 
     def __eq__(self, other: object) -> bool:
@@ -130,7 +140,7 @@ class Value:
     def element(self) -> "Value":
         """Return the value that iteration gives; `Bottom` if it is empty."""
         if self.type in HOLDERS:
-            inside = [p.key if self.type is dict else p.elem for p in self.places]
+            inside = [p.key if self.type is dict else p.elem for p in self.contents]
             return join_all([v for v in (*(self.parts or ()), self.elem, *inside) if v is not None])
         if self.is_array or self.is_tensor:
             return Value(Arrayish if self.is_array else torch.Tensor, fresh=self.fresh)
@@ -138,13 +148,13 @@ class Value:
 
     def value(self) -> "Value":
         """Return the value that a lookup in this dict gives."""
-        return join_all([p.elem for p in self.places if p.elem is not None])
+        return join_all([p.elem for p in self.contents if p.elem is not None])
 
 
-def _deep_safe(value: Value, seen: set[Place]) -> bool:
+def _deep_safe(value: Value, seen: set[ContainerContents]) -> bool:
     if value.type not in HOLDERS:
         return value.is_safe
-    new = value.places - seen
+    new = value.contents - seen
     seen |= new
     inside = [v for p in new for v in (p.elem, p.key)]
     held = [v for v in (*(value.parts or ()), value.elem, *inside) if v is not None]
@@ -184,9 +194,9 @@ def join(a: Value, b: Value) -> Value:
         else:
             elem = join(a.element(), b.element())
     one = a.obj is b.obj and a.slot == b.slot
-    places = a.places | b.places if kind in CHANGEABLE else frozenset()
+    contents = a.contents | b.contents if kind in CHANGEABLE else frozenset()
     held: tuple[Any, Any] = (a.obj, a.slot) if one else (NOTHING, None)
-    return Value(kind, held[0], held[1], a.fresh and b.fresh, parts, elem, places)
+    return Value(kind, held[0], held[1], a.fresh and b.fresh, parts, elem, contents)
 
 
 def _either(a: Value | None, b: Value | None) -> Value | None:

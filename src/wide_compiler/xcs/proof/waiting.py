@@ -22,7 +22,7 @@ from .values import Value, opaque
 
 if TYPE_CHECKING:
     from .analysis import Analyzer
-    from .python_calls import Call
+    from .python_calls import CallArguments
 
 PATHS = (pathlib.PosixPath, pathlib.WindowsPath)
 # The handlers of urllib's default opener. None of them keeps state between calls.
@@ -87,7 +87,7 @@ def require(a: "Analyzer", library: Any, what: str, node: ast.AST) -> None:
     """Check that the library is unpatched, now and at each call. A removed patch is noticed too."""
     still = library.holds()
     a.guards.require(still, "still", a.guards.note("const", library))
-    a.demand(still, f"something behind {what} was replaced, which must see each call in its turn", node)
+    a.demand(still, f"a function or class behind {what} was patched, so its calls stay in order", node)
 
 
 class ReadFile:
@@ -118,13 +118,14 @@ METHODS: dict[Any, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def waiting_call(a: "Analyzer", found: Any, call: "Call") -> Value | None:
+def waiting_call(a: "Analyzer", found: Any, call: "CallArguments") -> Value | None:
     """Analyse a call of a waiting function. Returns None for other functions.
 
     The library behind the function must be unpatched.
     """
     if found is json.load:
-        a.demand([v.type for v in call.values] == [ReadFile], "json.load gets no file it may read", call.node)
+        opened = [v.type for v in call.values] == [ReadFile]
+        a.demand(opened, "the argument of json.load is not a file that the body opens to read", call.node)
         require(a, JSON, "json.load", call.node)
         a.waits()
         return opaque()
@@ -138,42 +139,42 @@ def waiting_call(a: "Analyzer", found: Any, call: "Call") -> Value | None:
         if value.type in PATHS:
             require(a, FILES, call.text, call.node)
         elif not value.is_safe:
-            raise a.decline(f"{call.text} gets something of unknown type", call.node)
+            a.known(False, "an argument", call.node)
     if found is open:
         _check_open(a, call.args[1:], call)
         if call.args and call.args[0].type not in (str, *PATHS):
-            raise a.decline("open() gets something other than a path", call.node)
+            raise a.decline("the argument of open() is not a str or pathlib path", call.node)
     else:
         allowed = {"timeout"} if client is None else {"params", "timeout", "headers"}
         if set(call.keywords) - allowed or (client is None and len(call.args) != 1):
-            raise a.decline(f"{call.text} is called with options that are not analysed", call.node)
+            raise a.decline(call.options_unknown, call.node)
     a.waits()
     return _result(FUNCTIONS.get(found, ReadFile), a.maker(call.node))
 
 
-def waiting_method(a: "Analyzer", kind: Any, name: str, call: "Call") -> Value:
+def waiting_method(a: "Analyzer", kind: Any, name: str, call: "CallArguments") -> Value:
     """Analyse a method of a file or path that only reads."""
-    a.demand(call.safe, f".{name}() gets something of unknown type", call.node)
+    a.known(call.safe, "an argument", call.node)
     if name == "open":
         _check_open(a, call.args, call)
     a.waits()
     return _result(METHODS[kind][name], a.maker(call.node))
 
 
-def _check_open(a: "Analyzer", args: list[Value], call: "Call") -> None:
+def _check_open(a: "Analyzer", args: list[Value], call: "CallArguments") -> None:
     """Raise `Decline` unless the arguments of `open()` after the path open it for reading."""
     mode = args[0] if args else call.keywords.get("mode")
     if len(args) > 1 or set(call.keywords) - {"mode", "encoding", "errors", "newline"}:
-        raise a.decline("open() is called with options that are not analysed", call.node)
+        raise a.decline(call.options_unknown, call.node)
     if mode is not None and not (mode.is_constant and mode.obj in READ_MODES):
-        raise a.decline("open() is called for writing", call.node, impure=True)
+        raise a.decline("side effect: open() for writing", call.node, impure=True)
 
 
 def _result(given: Any, make: Any) -> Value:
     return Value(given, fresh=given is ReadFile) if isinstance(given, type) else given(make)
 
 
-def marked_call(a: "Analyzer", callee: Value, call: "Call") -> Value | None:
+def marked_call(a: "Analyzer", callee: Value, call: "CallArguments") -> Value | None:
     """Analyse a call of a function marked as independent. Returns None for other functions.
 
     The function is not analysed, so afterwards nothing is known about the contents of its arguments.
@@ -191,15 +192,15 @@ def marked_call(a: "Analyzer", callee: Value, call: "Call") -> Value | None:
 def _hand_over(a: "Analyzer", value: Value, node: ast.AST) -> None:
     """Record that unknown code has received a value, and may keep it and modify its contents."""
     own = value.method is not None or value.type is Iterator
-    a.demand(not own, "it hands an object of its own to a function marked as independent", node)
-    if value.fresh and not value.places and not a.handed:
+    a.demand(not own, "a function marked as independent gets a bound method or an iterator", node)
+    if value.fresh and not value.contents and not a.handed:
         a.handed = True
         a.version += 1
-    for place in value.places:
-        if not place.shared:
-            place.shared = True
-            for inner in filter(None, (place.elem, place.key)):
+    for contents in value.contents:
+        if not contents.shared:
+            contents.shared = True
+            for inner in filter(None, (contents.elem, contents.key)):
                 _hand_over(a, inner, node)
-            place.learn(opaque(), opaque() if value.type is dict else None)
+            contents.learn(opaque(), opaque() if value.type is dict else None)
     for inner in filter(None, (*(value.parts or ()), value.elem)):
         _hand_over(a, inner, node)

@@ -8,7 +8,7 @@ from .trees import children, walk
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 BINDERS = (ast.ExceptHandler, ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef, ast.MatchAs, ast.MatchStar,
            ast.MatchMapping)  # fmt: skip
-EATERS = {
+CONSUMERS = {
     "sum": ("start",), "max": ("key", "default"), "min": ("key", "default"), "sorted": ("key", "reverse"),
     "any": (), "all": (), "list": (), "tuple": (), "set": (), "frozenset": (), "dict": (),
 }  # name of the consumer: its options  # fmt: skip
@@ -60,22 +60,22 @@ def captured(function: ast.AST) -> set[str]:
 
 def kept_generators(function: ast.AST) -> list[ast.GeneratorExp]:
     """Return generator expressions that are not consumed immediately, and so read names later."""
-    gone = {id(n.args[0]) for n in walk(function) if isinstance(n, ast.Call) and eaten(n)}
+    gone = {id(n.args[0]) for n in walk(function) if isinstance(n, ast.Call) and is_consumed(n)}
     nodes = [n for n in walk(function) if isinstance(n, ast.GeneratorExp) and n is not function]
     return [n for n in nodes if id(n) not in gone]
 
 
-def eaten(node: ast.Call) -> bool:
+def is_consumed(node: ast.Call) -> bool:
     """Return whether a call consumes a generator at once: `sum(... for ...)`, `''.join(... for ...)`."""
     match node:
         case ast.Call(ast.Attribute(ast.Constant(), "join"), [ast.GeneratorExp()], []):
             return True
-        case ast.Call(ast.Name(eater), [ast.GeneratorExp(), *rest], keywords) if eater in EATERS:
+        case ast.Call(ast.Name(consumer), [ast.GeneratorExp(), *rest], keywords) if consumer in CONSUMERS:
             simple = all(
                 isinstance(a, (ast.Constant, ast.Name)) for a in [*rest, *(k.value for k in keywords)]
             )
-            started = not rest or (eater == "sum" and len(rest) == 1 and not keywords)
-            return simple and started and all(k.arg in EATERS[eater] for k in keywords)
+            started = not rest or (consumer == "sum" and len(rest) == 1 and not keywords)
+            return simple and started and all(k.arg in CONSUMERS[consumer] for k in keywords)
     return False
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from . import sites
 from .bodies import as_generator, items_of, loop_body, step_of
 from .liveness import Block
-from .names import captured, eaten, reads
+from .names import captured, is_consumed, reads
 from .site_text import ITEMS, RUNTIME, SiteText, shape_of, short
 from .sites import flat_target
 from .trees import clone, expression, lambda_of, name, walk
@@ -34,7 +34,7 @@ class Rewriter(ast.NodeTransformer):
         found: the sites in source order.
         depth: nesting depth of loops that are sites.
         inside: True inside a comprehension that is a site.
-        held: names that other scopes may read or store.
+        captured: names that other scopes may read or store.
         place: position of the current statement.
         offered: the name of a new list, the position of the statement that may take its blocks, and the
             expression that makes it.
@@ -47,7 +47,7 @@ class Rewriter(ast.NodeTransformer):
         self.found: list[SiteText] = []
         self.depth = 0
         self.inside = False
-        self.held = captured(function)
+        self.captured = captured(function)
         self.place: Place = (0, 0)
         self.offered: tuple[str, Place, Any] = ("", (0, 0), None)
         self.calls: dict[ast.expr, tuple[SiteText, ast.Call]] = {}
@@ -73,7 +73,7 @@ class Rewriter(ast.NodeTransformer):
         index = 0
         while index < len(statements):
             block = Block(statements, index, owner, outer)
-            run = sites.independent_run(block, self.held) if self.depth == 0 else 0
+            run = sites.independent_run(block, self.captured) if self.depth == 0 else 0
             if run >= 2:
                 out += self._together(statements[index : index + run])
             else:
@@ -89,7 +89,7 @@ class Rewriter(ast.NodeTransformer):
             if found is not None:
                 return found
         if isinstance(node, ast.While):
-            self._no_site("loop", node, "how many rounds there are is known only when it ends")
+            self._no_site("loop", node, "the number of iterations of a while loop is not known beforehand")
         original = block.statements[block.index]
         for field_name in ("body", "orelse", "finalbody"):
             inner = getattr(original, field_name, None)
@@ -105,7 +105,7 @@ class Rewriter(ast.NodeTransformer):
             nothing = ast.Assign([name(self.taken[self.place], store=True)], ast.Constant(None))
             out.append(ast.copy_location(nothing, node))
         match original, node:
-            case ast.Assign([ast.Name(made)], ast.ListComp()), ast.Assign() if made not in self.held:
+            case ast.Assign([ast.Name(made)], ast.ListComp()), ast.Assign() if made not in self.captured:
                 following = walk(block.after[0]) if block.after else ()
                 if [n.id for n in following if isinstance(n, ast.Name)].count(made) == 1:
                     self.offered = (made, (id(block.statements), block.index + 1), node.value)
@@ -131,23 +131,24 @@ class Rewriter(ast.NodeTransformer):
     visit_ListComp = visit_SetComp = visit_DictComp = _comprehension
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        mapped = sites.eaten_map(node)
-        if mapped is None and not eaten(node):
+        mapped = sites.consumed_map(node)
+        if mapped is None and not is_consumed(node):
             if isinstance(node.func, ast.Name) and node.func.id == "map":
-                self._no_site("generator", node, "it is a map: [f(x) for x in xs] would be looked at")
+                self._no_site("generator", node, "map() is lazy; write [f(x) for x in xs]")
             return self.generic_visit(node)
-        eater = node.func.id if isinstance(node.func, ast.Name) else "join"
+        consumer = node.func.id if isinstance(node.func, ast.Name) else "join"
         options = [*node.args[1:], *(k.value for k in node.keywords if k.arg != "default")]
         generator = node.args[0] if mapped is None else as_generator(mapped)
-        node.args = [self._map_site(generator, "generator", eater, options, mapped), *node.args[1:]]
+        node.args = [self._map_site(generator, "generator", consumer, options, mapped), *node.args[1:]]
         return node
 
     def visit_GeneratorExp(self, node: ast.GeneratorExp) -> ast.AST:
-        self._no_site("generator", node, "who takes its items, and when, is not known")
+        reason = "the generator is not consumed at once by a builtin such as sum() or list()"
+        self._no_site("generator", node, reason)
         return self.generic_visit(node)
 
     def _map_site(
-        self, node: Any, kind: str, eater: str, options: Sequence[ast.expr] = (), mapped: Any = None
+        self, node: Any, kind: str, consumer: str, options: Sequence[ast.expr] = (), mapped: Any = None
     ) -> Any:
         """Rewrite a comprehension or a consumed generator.
 
@@ -156,7 +157,7 @@ class Rewriter(ast.NodeTransformer):
         """
         written = node if mapped is None else mapped
         site = self._new(kind, written)
-        site.eater, site.maps = eater, mapped is not None
+        site.consumer, site.maps = consumer, mapped is not None
         site.reason = sites.comprehension(node) or ("it is inside another comprehension" * self.inside)
         if site.reason:
             return self.generic_visit(written)
@@ -179,8 +180,8 @@ class Rewriter(ast.NodeTransformer):
         elif first.ifs:
             test = first.ifs[0] if len(first.ifs) == 1 else ast.BoolOp(ast.And(), first.ifs)
             cond = site.bodies["cond"] = lambda_of(targets, test)
-        consumer = [name(eater), *options] if kind == "generator" and eater != "join" else []
-        arguments = [site.bodies["body"], cond, expand, *consumer]
+        checked = [name(consumer), *options] if kind == "generator" and consumer != "join" else []
+        arguments = [site.bodies["body"], cond, expand, *checked]
         inner, held = clone(plain), f"__xcs_call{site.index}"
         if mapped is None:
             door, arguments = "run", [self._source(inner.generators[0].iter), *arguments]
@@ -211,8 +212,7 @@ class Rewriter(ast.NodeTransformer):
         return blocks
 
     def _source(self, node: ast.expr) -> ast.expr:
-        """Return the iterable. Calls of `zip` and `enumerate` become a `Source`, which the runtime can
-        inspect."""
+        """Return the iterable; calls of `zip` and `enumerate` become a `ZipOrEnumerate`."""
         match node:
             case ast.Call(ast.Name(function), given) if function in sites.SOURCES:
                 if not any(isinstance(a, ast.Starred) for a in given):
@@ -227,7 +227,7 @@ class Rewriter(ast.NodeTransformer):
     def _loop(self, node: ast.For, block: Block) -> list[ast.stmt] | None:
         sinks, reason = sites.loop(node, block, self.original)
         if reason or self.depth >= 1:
-            self._no_site("loop", node, reason or "it is inside another site")
+            self._no_site("loop", node, reason or "it is inside another loop that may run in parallel")
             return None
         site = self._new("loop", node)
         site.sinks, site.shape = sinks, shape_of(node.target)

@@ -8,9 +8,10 @@ from .sites import Sink
 
 # Not a valid identifier, so no clash with user names; sorts last among free variables.
 RUNTIME = "\U0010fffe_xcs"
-ITEMS = "__xcs_items"
-ITEM = "__xcs_item"
-EVENTS = "__xcs_events"
+INTRODUCED = "__xcs_"  # prefix of variables that rewriting introduces
+ITEMS = f"{INTRODUCED}items"
+ITEM = f"{INTRODUCED}item"
+EVENTS = f"{INTRODUCED}events"
 
 
 @dataclass
@@ -21,7 +22,7 @@ class SiteText:
         kind: 'list', 'set', 'dict', 'generator', 'loop' or 'statements'.
         shape: nesting of the loop variables: 'x', or a tuple of such.
         bodies: functions by role: 'body', 'cond', 'items', 'thunk 0', ...
-        eater: name of the builtin that consumes the generator.
+        consumer: name of the builtin that consumes the generator.
         maps: True if written as `map(f, xs)`.
         sinks: what a loop fills.
         single: True if the loop's body ends in its only sink.
@@ -35,7 +36,7 @@ class SiteText:
     text: str
     shape: Any = None
     bodies: dict[str, Any] = field(default_factory=dict)
-    eater: str = ""
+    consumer: str = ""
     maps: bool = False
     sinks: list[Sink] = field(default_factory=list)
     single: bool = False
@@ -50,3 +51,9 @@ def shape_of(target: ast.expr) -> Any:
 def short(node: ast.AST, first_line: bool = False) -> str:
     text = ast.unparse(node)
     return text.split("\n")[0] if first_line else " ".join(text.split())
+
+
+def excerpt(node: ast.AST, most: int = 60) -> str:
+    """Return the node's source in one line of at most `most` characters, for messages."""
+    text = short(node).replace(INTRODUCED, "")
+    return text if len(text) <= most else f"{text[: most - 3]}..."

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..ir import graph_of
 from .liveness import TRIES, Block, Body, live_after, read_before_stored
-from .names import COMPREHENSIONS, captured, eaten, kept_generators, mentioned, reads, stored
+from .names import COMPREHENSIONS, captured, is_consumed, kept_generators, mentioned, reads, stored
 from .trees import children, walk
 
 SHORT_CIRCUIT = ("any", "all")
@@ -59,9 +59,9 @@ UNSUITABLE: dict[Any, str] = {
     (ast.Global, ast.Nonlocal): "it declares a global or nonlocal name",
 }  # fmt: skip
 EXITS: dict[Any, str] = {
-    ast.Return: "it returns from the middle",
-    ast.Delete: "it deletes something",
-    (ast.Import, ast.ImportFrom): "it imports",
+    ast.Return: "it has a return statement",
+    ast.Delete: "it has a del statement",
+    (ast.Import, ast.ImportFrom): "it has an import statement",
 }
 
 
@@ -72,7 +72,7 @@ def unsuitable(node: ast.AST, more: dict[Any, str] | None = None) -> str | None:
         if any(isinstance(part, kinds) for part in parts):
             return why
     if any(isinstance(part, ast.comprehension) and part.is_async for part in parts):
-        return "it is asynchronous"
+        return "it has an async comprehension"
     later = "it makes a generator, which would read the loop's variables later"
     return later if kept_generators(node) else None
 
@@ -82,7 +82,7 @@ def comprehension(node: Any) -> str | None:
     if None in targets:
         return "its loop variable is not a plain name or tuple of names"
     names = [name for target in targets for name in target or ()]
-    return unsuitable(node) if len(set(names)) == len(names) else "two of its loops use one name"
+    return unsuitable(node) if len(set(names)) == len(names) else "two of its loops use the same variable"
 
 
 def loop(node: ast.For, block: Block, function: ast.AST) -> tuple[list[Sink], str | None]:
@@ -90,7 +90,7 @@ def loop(node: ast.For, block: Block, function: ast.AST) -> tuple[list[Sink], st
     names, body = flat_target(node.target), ast.Module(node.body, [])
     if names is None:
         return [], "its loop variable is not a plain name or tuple of names"
-    reason = unsuitable(body, EXITS) or ("it breaks off early" if _breaks(body) else None)
+    reason = unsuitable(body, EXITS) or ("it has a break statement" if _breaks(body) else None)
     if reason:
         return [], reason
     carried = carrying(node, block)
@@ -99,19 +99,19 @@ def loop(node: ast.For, block: Block, function: ast.AST) -> tuple[list[Sink], st
     if not sinks:
         return [], "it fills no list, set, dict or accumulator"
     if any(by_name[s.name] != s for s in sinks):
-        return [], "it fills one name in two ways"
+        return [], "it fills one container in two ways"
     held, own = captured(function), stored(node.body)
     for name in dict.fromkeys([*by_name, *names, *own]):
         if name in held:
-            return [], f"{name!r} is captured by a function or not local"
+            return [], f"{name!r} is global, nonlocal or used by a nested function"
         if name in by_name:
             reason = _sink_trouble(by_name[name], node, block, function)
             if reason:
                 return [], reason
         elif name in names and name in own:
-            return [], f"it assigns its own loop variable {name!r}"
+            return [], f"it assigns to its own loop variable {name!r}"
         elif name not in names and read_before_stored(node.body, name):
-            return [], f"{name!r} is carried from one round to the next"
+            return [], f"{name!r} is carried from one iteration to the next"
         elif live_after(node, block, name):
             return [], f"{name!r} is used after the loop"
     return list(by_name.values()), None
@@ -199,9 +199,9 @@ def _sink_trouble(sink: Sink, node: ast.For, block: Block, function: ast.AST) ->
     if read or reads(node.iter, sink.name):
         return f"{sink.name!r} is read while it is filled"
     if sink.kind not in TOTALS and not _fresh_before(sink, block):
-        return f"{sink.name!r} is not made fresh right before the loop"
+        return f"{sink.name!r} is not a new container, made right before the loop"
     if sink.kind in TOTALS and not _bound_before(sink.name, block, function):
-        return f"{sink.name!r} may not be set before the loop"
+        return f"{sink.name!r} may be unbound before the loop"
     return None
 
 
@@ -304,7 +304,7 @@ def _worth_overlapping(value: ast.expr) -> bool:
     return not inside and any(isinstance(part, ast.Call) for part in parts)
 
 
-def eaten_map(node: ast.Call) -> ast.Call | None:
+def consumed_map(node: ast.Call) -> ast.Call | None:
     """Return the `map` call in `list(map(f, xs))` and similar calls, or None.
 
     The function must be a name or attribute and the source a name. Evaluating one then cannot affect the
@@ -313,7 +313,11 @@ def eaten_map(node: ast.Call) -> ast.Call | None:
     match node.args[:1]:
         case [ast.Call(ast.Name("map"), [function, ast.Name()], []) as mapped] if _named(function):
             generator = ast.GeneratorExp(function, [])
-            return mapped if eaten(ast.Call(node.func, [generator, *node.args[1:]], node.keywords)) else None
+            return (
+                mapped
+                if is_consumed(ast.Call(node.func, [generator, *node.args[1:]], node.keywords))
+                else None
+            )
     return None
 
 

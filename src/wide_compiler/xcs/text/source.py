@@ -72,17 +72,17 @@ def _find(code: types.CodeType) -> FunctionNode:
     special = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
     if code.co_flags & special:
         kind = "a generator function" if code.co_flags & inspect.CO_GENERATOR else "a coroutine function"
-        raise NoSource(f"{kind} runs as it is")
+        raise NoSource(f"{kind} is not analysed")
     try:
         lines, start = inspect.getsourcelines(code)
     except (OSError, TypeError, IndexError, SyntaxError):
-        raise NoSource("its source text is not available") from None
+        raise NoSource("its source code is not available") from None
     for node in _candidates("".join(lines), max(start, 1), code):
         found = private_names(node, code.co_qualname)
         with contextlib.suppress(SyntaxError):  # a fragment alone may not compile
             if matches(found, code):
                 return found
-    raise NoSource("its source text is not what it was compiled from")
+    raise NoSource("its source code is not what it was compiled from: the file or the function was changed")
 
 
 def _candidates(text: str, start: int, code: types.CodeType) -> list[FunctionNode]:
@@ -119,7 +119,7 @@ def _parsed(text: str) -> ast.Module:
         with unwarned("<unknown>"):
             return ast.parse(text)
     except SyntaxError:
-        raise NoSource("its source text cannot be parsed by itself") from None
+        raise NoSource("its source code cannot be parsed on its own") from None
 
 
 def matches(node: FunctionNode, code: types.CodeType) -> bool:

@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..explain import Explanation, Row
+from .costs import TOO_LITTLE
 from .independent import marked_in
 from .proof.effects import Effect
-from .surroundings import SEES
+from .surroundings import TRACED
+from .text.site_text import INTRODUCED
 
 if TYPE_CHECKING:
     from .jit import Runtime
@@ -66,12 +68,13 @@ def _row(text: Any, site: "Site | None") -> SiteRow:
     plan = site.plans[0] if site.plans else None
     ran = [f"{name} ({n} call{'s' * (n > 1)})" for name, n in site.calls.items() if name != "plain"]
     row.how = ", ".join(ran) or ("loop" if site.calls or plan else "not run")
-    row.why = SEES if text.index in site.runtime.traced else _why(site, plan)
+    row.why = TRACED if text.index in site.runtime.traced else _why(site, plan)
     if plan is not None:
         row.effect = plan.effect.name
         if not plan.declined:
             row.strategy = plan.strategy.name
-            row.over = ", ".join(sorted(axis.removeprefix("__xcs_") for axis in plan.info.data_parallel_axes))
+            axes = (axis.removeprefix(INTRODUCED) for axis in plan.info.data_parallel_axes)
+            row.over = ", ".join(sorted(axes))
             marked = ", ".join(marked_in(plan))
             marked = f"{marked} marked as independent by the user" if marked else ""
             row.why = "; ".join(filter(None, [marked, row.why]))
@@ -88,16 +91,16 @@ def _why(site: "Site", plan: "Plan | None") -> str:
     if site.why or reasons or plan.last != "plain":
         return site.why or "; ".join(reasons)
     config, waits, can_vmap = site.config, plan.effect is Effect.IO, plan.info.can_vmap
-    given = bool(config.analyzer or config.selector)
+    user_defined = bool(config.analyzer or config.selector)
     left = waits or plan.strategy.name == "sequential" or not can_vmap
     causes = (
-        (waits and config.max_workers == 1, "max_workers=1 lets one call wait at a time"),
-        (config.exact and can_vmap, "exact=True keeps what rounds otherwise in the loop"),
+        (waits and config.max_workers == 1, "max_workers=1 allows no overlapping calls"),
+        (config.exact and can_vmap, "exact=True excludes operators that round differently in a batch"),
         (any(record.signatures for record in records.values()), "the loop is as fast"),
-        (given and left, "the given analyzer or selector leaves it in the loop"),
+        (user_defined and left, "Config.analyzer or Config.selector chose the loop"),
         (waits, ""),
-        (not plan.info.data_parallel_axes, "its body does not read the loop variable"),
-        (not can_vmap, "its items are neither arrays nor numbers, and take too little time for threads"),
-        (not config.measure, "its items cannot be stacked"),
+        (not plan.info.data_parallel_axes, "the body does not read the loop variable"),
+        (not can_vmap, "nothing to vectorise: the items are not arrays, tensors, numbers or modules"),
+        (not config.measure, "the items cannot be stacked"),
     )
-    return next((why for holds, why in causes if holds), "there is too little to gain so far")
+    return next((why for holds, why in causes if holds), TOO_LITTLE)

@@ -20,7 +20,7 @@ from ._triton import HALVES, next_pow2, on_device, precision, sound_wgmma, suppo
 from .activations import ACTIVATIONS
 from .chain_backward import backward_kernel
 from .chain_forward import SMOOTH, forward_kernel
-from .linear import lane_linear
+from .lane_linear import lane_linear
 
 MAX_WIDTH = 128
 SAFE_WIDTH = 64  # of 16-bit products by two warps

@@ -79,7 +79,7 @@ class _Flat(nn.Module):
         args, kwargs = _tree.unflatten(leaves, self.spec)
         buffers = _buffers(self.member)
         if flag := self.reads.changed_flag():
-            raise CaptureFailed(f"its forward asks for {flag.path}, which torch.export changes")
+            raise CaptureFailed(f"its forward reads {flag.path}, which torch.export changes")
         assert Recorder.current is not None
         calls = TorchFunctionCalls(Recorder.current)
         with calls, ValueReads() as values, LayoutReads(tensors) as self.seen.layout:
@@ -95,7 +95,8 @@ class _Flat(nn.Module):
         for leaf in self.seen.out_statics:
             if leaf is not OUTPUT_TENSOR and _tree.holds_tensor(leaf):
                 raise CaptureFailed(
-                    f"it returns a {type(leaf).__name__} that holds tensors where no graph can put others"
+                    f"it returns a {type(leaf).__name__} whose tensors cannot be replaced; return tensors, "
+                    f"or lists, tuples or dicts of them"
                 )
         return tuple(leaf for leaf in out if _is_output(leaf))
 
@@ -109,9 +110,10 @@ def _write_assigned(buffers: list[tuple[dict[str, Any], str, Tensor]]) -> None:
     assigned = [(home, name, old, home[name]) for home, name, old in buffers if home[name] is not old]
     for _, name, old, new in assigned:
         if not isinstance(new, Tensor) or new.shape != old.shape or new.dtype != old.dtype:
-            raise CaptureFailed(f"its forward sets the buffer {name} to something of another kind")
+            what = f"{tuple(old.shape)} {old.dtype}"
+            raise CaptureFailed(f"its forward sets the buffer {name} to something else than a {what} tensor")
         if new.requires_grad:
-            raise CaptureFailed(f"its forward carries gradients to the next call in the buffer {name}")
+            raise CaptureFailed(f"its forward stores a tensor with a gradient in the buffer {name}")
     with torch.no_grad():
         fresh = [new.clone() for *_, new in assigned]  # all clones first, because buffers may be swapped
         for (home, name, old, _), value in zip(assigned, fresh, strict=True):
@@ -120,7 +122,7 @@ def _write_assigned(buffers: list[tuple[dict[str, Any], str, Tensor]]) -> None:
 
 
 def _is_output(leaf: Any) -> bool:
-    """Whether a graph must compute the leaf: a tensor, or a size that depends on the input's."""
+    """Return whether a graph must compute the leaf: a tensor, or a size that depends on the input's."""
     return isinstance(leaf, (Tensor, torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
@@ -152,7 +154,7 @@ def export_member(
             observation.reads.put_back(observation.stores)
     missed = observation.written - captured.writes
     if missed:
-        raise CaptureFailed(f"its forward writes {min(missed)} in a way that a graph does not show")
+        raise CaptureFailed(f"its forward writes {min(missed)} in a way that torch.export does not record")
     captured.reads_grad_mode |= observation.asks_grad_mode
     captured.checkpointed = observation.checkpointed
     return captured
@@ -202,7 +204,7 @@ def _exported(
                 flat = _Flat(member, leaves, spec, observation.reads)
                 exported = _export(flat, dynamic if real_shapes is None else None, grad)
             if recorder.handlers:
-                raise NeedsRealShapes("a part that runs as Python is called where its errors are handled")
+                raise NeedsRealShapes("a module that runs as Python is called inside a try")
             captured = _read(flat, exported, recorder)
             captured.reads_layout = flat.seen.layout.of_inputs
             captured.reads_grad_mode = flat.seen.layout.of_gradients
@@ -227,7 +229,7 @@ def _exported(
                 culprit = failures[0] if failures else ""
                 if culprit == "" or culprit in kept:
                     raise CaptureFailed(_first_line(error)) from error
-                kept[culprit] = why = f"torch.export cannot look into it: {_first_line(error)}"
+                kept[culprit] = why = f"torch.export cannot trace it: {_first_line(error)}"
                 # Others of its class probably fail as well; treating them now saves a capture for each.
                 suspects |= dict.fromkeys(_others_of_its_class(member, culprit, {*kept, *suspects}), why)
                 if real_shapes is None:
@@ -239,7 +241,7 @@ def _exported(
 
 def _keep_handler(member: nn.Module, kept: dict[str, str], handler: Any, path: str) -> str:
     """Keep the module whole whose Python handles errors of `path`; return the path of that module."""
-    why = f"its Python handles errors of {path}, which a graph would raise"
+    why = f"its forward catches errors of {path}, which a graph cannot"
     home = next((name for name, module in member.named_modules() if module is handler), "")
     if not home or home in kept:
         raise CaptureFailed(why)
@@ -250,7 +252,8 @@ def _keep_handler(member: nn.Module, kept: dict[str, str], handler: Any, path: s
 
 
 def _others_of_its_class(member: nn.Module, culprit: str, known: set[str]) -> list[str]:
-    """Paths of modules of the same class, without nested ones, whose calls could not be told apart."""
+    """Return the paths of modules of the same class, without nested ones, whose calls could not be told
+    apart."""
     kind = type(member.get_submodule(culprit))
     paths = [path for path, module in member.named_modules() if path and type(module) is kind]
     nested = {p for p in paths for q in {*paths, *known} if p.startswith(f"{q}.") or q.startswith(f"{p}.")}
@@ -292,14 +295,16 @@ def _read(flat: _Flat, exported: torch.export.ExportedProgram, recorder: Recorde
         else:
             constants[name] = exported.constants[spec.target]
             if not isinstance(constants[name], Tensor):
-                raise CaptureFailed(f"its forward uses a {type(constants[name]).__name__} of its own")
+                raise CaptureFailed(
+                    f"its forward uses a {type(constants[name]).__name__}, which a graph cannot hold"
+                )
             if _tree.is_fake(constants[name]):
-                raise CaptureFailed("its forward computes with tensors that torch.export does not follow")
+                raise CaptureFailed("its forward computes with tensors that torch.export cannot trace")
     graph = clean(exported.graph_module, set(inputs))
     out_statics = numbers_as_tensors(graph, flat.seen.out_statics)
     for node in graph.nodes:
         if (getattr(node.target, "__module__", None) or "").startswith("torch._functorch"):
-            raise CaptureFailed(f"its forward transforms functions ({node.name}), which lane graphs do not")
+            raise CaptureFailed(f"its forward uses a transform of torch.func ({node.name})")
     captured = Captured(
         graph=graph,
         inputs=inputs,
@@ -313,7 +318,8 @@ def _read(flat: _Flat, exported: torch.export.ExportedProgram, recorder: Recorde
     written = written_placeholders(graph)
     for name in written & constants.keys():
         raise CaptureFailed(
-            f"its forward writes into a tensor that Python holds ({name}), which a graph would freeze"
+            f"its forward writes into {name}, a tensor that is neither a parameter nor a buffer; register "
+            f"it with register_buffer"
         )
     captured.writes = {states[name] for name in written if name in states}
     # The effects of a module kept whole are unknown, so it counts as writing its buffers.

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..errors import ArgumentError, UnsupportedError
 from .activations import ACTIVATIONS
-from .matmul import lane_matmul, matmul
+from .lane_matmul import lane_matmul, matmul
 
 
 @torch.library.custom_op("wide_compiler::lane_linear", mutates_args=())

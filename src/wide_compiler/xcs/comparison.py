@@ -18,7 +18,7 @@ _NUMPY_FLOATS = (torch.float16, torch.float32, torch.float64)
 Extent = tuple[int, int]  # address of the first byte, and of the byte after the last
 
 
-class Difference(Exception):
+class ResultsDiffer(Exception):
     """Two results differ; the message names the path."""
 
 
@@ -28,7 +28,7 @@ def same(a: Any, b: Any, rtol: float | None = None) -> bool:
         comparison = Comparison(rtol)
         comparison.same(a, b, "")
         comparison.same_overlaps()
-    except Difference:
+    except ResultsDiffer:
         return False
     return True
 
@@ -50,7 +50,7 @@ class Comparison:
 
     def same(self, a: Any, b: Any, path: str) -> None:
         if type(a) is not type(b):
-            raise Difference(f"{path}: {type(a).__name__} {a!r:.60}, then {type(b).__name__} {b!r:.60}")
+            raise ResultsDiffer(f"{path}: {type(a).__name__} {a!r:.60}, then {type(b).__name__} {b!r:.60}")
         if isinstance(a, (float, np.generic)):
             self._close(np.asarray(a), np.asarray(b), path)
         elif isinstance(a, _ATOMS):
@@ -63,7 +63,7 @@ class Comparison:
     def _met_before(self, a: Any, b: Any, path: str) -> bool:
         first, second = self.met[0].get(id(a)), self.met[1].get(id(b))
         if first != second:
-            raise Difference(f"{path}: aliasing differs, one object here and two there")
+            raise ResultsDiffer(f"{path}: aliasing differs, one object here and two there")
         if first is None:
             self.met[0][id(a)] = self.met[1][id(b)] = len(self.met[0])
             self.kept += [a, b]
@@ -72,7 +72,7 @@ class Comparison:
     def _same_mutable(self, a: Any, b: Any, path: str) -> None:
         if isinstance(a, np.ndarray):
             if a.shape != b.shape or any(a.flags[flag] != b.flags[flag] for flag in FLAGS):
-                raise Difference(f"{path}: {a.shape} {a.flags!r}, then {b.shape} {b.flags!r}")
+                raise ResultsDiffer(f"{path}: {a.shape} {a.flags!r}, then {b.shape} {b.flags!r}")
             self.extents.append((path, _extent(a), _extent(b)))
             if a.dtype == object:
                 self._items(a.ravel().tolist(), b.ravel().tolist(), path)
@@ -102,7 +102,7 @@ class Comparison:
         if a.is_meta:
             return
         if a.layout is not torch.strided or a.is_quantized:
-            raise Difference(f"{path}: a tensor that is not compared, of layout {a.layout}")
+            raise ResultsDiffer(f"{path}: a tensor that is not compared, of layout {a.layout}")
         self.extents.append((path, _extent(a), _extent(b)))
         one, two = (t.detach().cpu().resolve_conj().resolve_neg() for t in (a, b))
         limit = None
@@ -114,7 +114,7 @@ class Comparison:
 
     def _items(self, a: Any, b: Any, path: str) -> None:
         if len(a) != len(b):
-            raise Difference(f"{path}: {len(a)} items, then {len(b)}")
+            raise ResultsDiffer(f"{path}: {len(a)} items, then {len(b)}")
         for i, (one, two) in enumerate(zip(a, b, strict=True)):
             self.same(one, two, f"{path}[{i}]")
 
@@ -128,13 +128,13 @@ class Comparison:
         floats = a.dtype.kind in "fc"
         if not floats or self.rtol is None:
             if a.tobytes() != b.tobytes() and not np.array_equal(a, b, equal_nan=floats):
-                raise Difference(f"{path}: {a!r:.80}, then {b!r:.80}")
+                raise ResultsDiffer(f"{path}: {a!r:.80}, then {b!r:.80}")
             return
         # `rtol` is meant for float64; dtypes with fewer bits need a larger tolerance.
         own = one_op(getattr(torch, a.dtype.name)).single if a.dtype.itemsize < 8 else 0.0
         limit = max(self.rtol, own, coarse or 0.0)
         if a.size and not np.allclose(a, b, rtol=limit, atol=limit * _scale(a), equal_nan=True):
-            raise Difference(f"{path}: {a!r:.80}, then {b!r:.80}, beyond rtol {limit:g}")
+            raise ResultsDiffer(f"{path}: {a!r:.80}, then {b!r:.80}, beyond rtol {limit:g}")
 
     def same_overlaps(self) -> None:
         """Check that the same arrays share memory on both sides. Only neighbours by address are compared."""
@@ -142,12 +142,12 @@ class Comparison:
             ordered: list[Any] = sorted(self.extents, key=operator.itemgetter(side))
             for one, two in itertools.pairwise(ordered):
                 if _overlap(one[1], two[1]) != _overlap(one[2], two[2]):
-                    raise Difference(f"{one[0]} and {two[0]}: share memory on one side only")
+                    raise ResultsDiffer(f"{one[0]} and {two[0]}: share memory on one side only")
 
 
 def _equal(a: Any, b: Any, path: str) -> None:
     if a != b:
-        raise Difference(f"{path}: {a!r:.80}, then {b!r:.80}")
+        raise ResultsDiffer(f"{path}: {a!r:.80}, then {b!r:.80}")
 
 
 def _steps(tensor: torch.Tensor) -> list[int]:

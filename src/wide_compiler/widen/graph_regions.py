@@ -54,7 +54,7 @@ class _Span:
 
 
 def with_autocast_regions(module: fx.GraphModule) -> fx.GraphModule:
-    """The graph with each autocast region in a submodule."""
+    """Return the graph with each autocast region in a submodule."""
     nodes = list(module.graph.nodes)
     spans: list[_Span] = []
     for i, node in enumerate(nodes):
@@ -65,7 +65,7 @@ def with_autocast_regions(module: fx.GraphModule) -> fx.GraphModule:
 
 
 def with_checkpoints(module: fx.GraphModule, paths: Collection[str], draws: bool) -> fx.GraphModule:
-    """The graph with what the submodules at `paths` compute in checkpointed submodules.
+    """Return the graph with what the submodules at `paths` compute in checkpointed submodules.
 
     Regions that write tensors, or call the members' Python, are left out, because they would run twice.
     """
@@ -90,7 +90,7 @@ def _autocast(settings: tuple[Any, ...]) -> Callable[[fx.GraphModule], nn.Module
 
 
 def _region(node: fx.Node, paths: Collection[str]) -> str | None:
-    """The outermost of `paths` that contains this node."""
+    """Return the outermost of `paths` that contains this node."""
     if node.op not in ("call_function", "call_module"):
         return None
     own = node.meta.get("path", module_path(node))

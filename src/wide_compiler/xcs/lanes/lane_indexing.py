@@ -7,7 +7,7 @@ import numpy as np
 
 from ..proof.kinds import CONTAINERS
 from ..work import Bail
-from .gather import by_item
+from .gather import NOT_CONTIGUOUS, by_item
 from .lane import COMPUTING, Lane, Objects, computed
 
 _ENDS = (int, type(None))
@@ -25,7 +25,7 @@ def item_at(value: Any, index: Any) -> Any:
         return _shared_by_lanes(value, parts, n)
     if type(value) in CONTAINERS and type(index) in (Lane, Objects):
         return by_item(operator.getitem, (value, index))
-    raise Bail(f"an index of a {type(value).__name__} that differs from item to item")
+    raise Bail(f"an index into a {type(value).__name__} that differs between items")
 
 
 def _lanes_of(part: Any) -> int:
@@ -37,7 +37,7 @@ def _lanes_of(part: Any) -> int:
 def _of_lane(x: Lane, parts: tuple[Any, ...]) -> Lane:
     """Index lanes by a shared index: a view, or a copy for a list of integers."""
     if x.kind != "array":
-        raise Bail("an index of a number")
+        raise Bail("an index into a number")
     if len(parts) == 1 and type(parts[0]) in (list, np.ndarray):
         chosen = np.asarray(parts[0])
         if chosen.ndim != 1 or chosen.dtype.kind != "i" or not chosen.size:
@@ -58,7 +58,7 @@ def _lane_by_lane(x: Lane, parts: tuple[Any, ...]) -> Lane:
     """Index a vector per item by integers per item."""
     index = parts[0]
     if len(parts) != 1 or x.kind != "array" or x.rank != 1 or not _integers(index):
-        raise Bail("an array of each item, by an index of each item that is no number")
+        raise Bail("an array per item, indexed by other things than integers per item")
     if index.rank:
         return computed(lambda d, i: np.take_along_axis(d, i, 1), (x, index), "array")
     return computed(lambda d, i: d[np.arange(len(d)), i], (x, index), "np")
@@ -70,10 +70,10 @@ def _shared_by_lanes(shared: np.ndarray, parts: tuple[Any, ...], n: int) -> Lane
         index = parts[0]
         copies = index.kind == "array" or shared.ndim == 1
         if not copies and not shared.flags.c_contiguous:
-            raise Bail("rows of an array that does not lie in rows")
+            raise Bail(NOT_CONTIGUOUS)
         return computed(lambda i: np.take(shared, i, axis=0), (index,), None, copies)
     if len(parts) > shared.ndim:
-        raise Bail("too many indices")
+        raise Bail(f"{len(parts)} indices into an array of shape {shared.shape}")
     # Indices per axis: [n, size] for a slice, [n] for a number.
     places = [_places(part, size, n) for part, size in zip(parts, shared.shape, strict=False)]
     rank = sum(place.ndim - 1 for place in places)
@@ -102,11 +102,11 @@ def _places(part: Any, size: int, n: int) -> np.ndarray:
         lengths = np.unique(stop - start)
         inside = start.min() >= 0 and stop.max() <= size
         if part.step is not None or len(lengths) != 1 or lengths[0] < 1 or not inside:
-            raise Bail("slices of different sizes, in steps, or beyond the array")
+            raise Bail("slices of different lengths, with steps, or out of range")
         return start[:, None] + np.arange(lengths[0])
     place = _number(part, 0, n)
     if place.min() < 0 or place.max() >= size:
-        raise Bail("an index from the end, or out of range")
+        raise Bail("a negative index, or one out of range")
     return place
 
 
@@ -114,5 +114,5 @@ def _number(end: Any, default: int, n: int) -> np.ndarray:
     if type(end) is Lane and end.kind == "int":
         return end.data
     if type(end) not in _ENDS or abs(end or 0) > 2**62:
-        raise Bail("an index that is not a plain number")
+        raise Bail("an index that is not an integer")
     return np.full(n, default if end is None else end, np.int64)
