@@ -635,7 +635,7 @@ def write(out, result):
         "torch": torch.__version__,
         "python": sys.version.split()[0],
     }
-    head |= {"date": time.strftime("%Y-%m-%d")}
+    head |= {"date": time.strftime("%Y-%m-%d"), "first_call": FIRST_CALL}
     head["missing"] = [r for r in before.get("missing", []) if r["id"] != result["id"]]
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(
@@ -770,10 +770,10 @@ Made by `python benchmarks/strangers.py --page`. {device}, PyTorch {torch}, Pyth
 Models, sizes, precision and mode are drawn from a seed, and every call gets another input tensor.
 `WideConfig.fast()` beside compiled `torch.func.vmap` and beside the loop, each in a CUDA graph, timed in
 turns. `ratio` is the time of the best peer over ours; `floor` what the row's bytes and operations would take
-at the GPU's peak rates; errors are relative to the loop in float64; the first call is one in an empty cache
-while several rows are built at once.
+at the GPU's peak rates; errors are relative to the loop in float64; the first call is {first_call}.
 
 """
+FIRST_CALL = "one in an empty cache while several rows are built at once"
 COLUMNS = ("row", "family", "model", "lanes", "batch", "dtype", "mode", "ours ms", "best peer ms", "ratio")
 COLUMNS += (
     "floor ms",

@@ -11,8 +11,8 @@ import pytest
 
 from docs.pages import NOT_RUN, PYTHON, ROOT
 
-EXTRAS = ("accelerate", "jax", "lightning", "matplotlib", "optuna", "peft", "ray", "sklearn", "torchmetrics",
-          "transformers")  # fmt: skip
+EXTRAS = ("accelerate", "jax", "lightning", "matplotlib", "onnxruntime", "optuna", "peft", "ray", "sklearn",
+          "torchmetrics", "transformers")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
