@@ -9,7 +9,6 @@ from wide_compiler.xcs.schedule import Schedule
 @pytest.fixture
 def eager(monkeypatch):
     """A site is looked at, and analysed, at every call, and its plain loop is known to take a millisecond."""
-    monkeypatch.setattr(Budget, "affords_analysis", lambda self, seconds: True)
-    monkeypatch.setattr(Budget, "affords_trial", lambda self, seconds: True)
+    monkeypatch.setattr(Budget, "affords", lambda self, seconds: True)
     monkeypatch.setattr(Schedule, "rest", lambda self, looked, plain: None)
     monkeypatch.setattr(Costs, "plain_item", 1e-3)

@@ -39,10 +39,10 @@ class World:
         plan = SimpleNamespace(costs=self.costs, guards=None, texts=texts, rtol=None, last="plain")
         for _ in range(count):
             work = Work(site, plan, Items([XS], len(XS)), {"body": lambda x: 2.0 * x})
-            began, before = self.now, self.budget.tried
+            began, before = self.now, self.budget.used
             values = choose(work, [self.rung])
-            if self.budget.tried > before:
-                self.trials.append((self.budget.spent, self.budget.tried - before))
+            if self.budget.used > before:
+                self.trials.append((self.budget.spent, self.budget.used - before))
             if isinstance(values, Miss):
                 self.now += ITEM * len(XS)
                 self.budget.spent += ITEM * len(XS)
@@ -57,7 +57,7 @@ def test_a_rung_that_loses_or_fails_is_tried_ever_more_rarely(monkeypatch, fails
     world = World(monkeypatch, 2 * ITEM, fails)
     world.calls(2000)
     assert not world.whole and 2 <= len(world.trials) <= 8
-    assert world.budget.tried <= SHARE * world.budget.spent
+    assert world.budget.used <= SHARE * world.budget.spent
     moments = [spent for spent, _ in world.trials]
     assert all(later >= 1.7 * earlier for earlier, later in itertools.pairwise(moments[1:]))
     assert all(took <= 2 * ITEM * len(XS) for _, took in world.trials)  # twice one plain run
@@ -84,9 +84,9 @@ def test_a_rung_that_became_slow_is_left_and_found_again(monkeypatch):
 
 def test_a_budget_is_a_share_of_what_was_spent():
     budget = Budget(spent=1.0)
-    assert budget.affords_trial(SHARE) and not budget.affords_trial(1.1 * SHARE)
-    budget.tried = SHARE
-    assert not budget.affords_trial(1e-9) and budget.affords_analysis(SHARE)
+    assert budget.affords(SHARE) and not budget.affords(1.1 * SHARE)
+    budget.used = SHARE
+    assert not budget.affords(1e-9)
 
 
 def test_some_calls_tell_more_than_a_trial():

@@ -54,7 +54,7 @@ def comes_to_threads(fast, *args):
     """With a look at every call, and every trial paid for: whatever else the machine does."""
     before, yes = threaded(fast), lambda self, seconds: True
     with (
-        mock.patch.multiple(Budget, affords_trial=yes, affords_analysis=yes),
+        mock.patch.multiple(Budget, affords=yes),
         mock.patch.object(Schedule, "rest", lambda self, looked, plain: None),
     ):
         for _ in range(100):

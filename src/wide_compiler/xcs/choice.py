@@ -57,7 +57,7 @@ def _affords(work: Work, rung: Rung) -> bool:
     price = max(record.price, rung.price(work))
     if gpu_of(work) is not None:
         price += 2 * PART * work.plan.costs.plain_item * min(work.items.n, RUNNERS)
-    return work.site.budget.affords_trial(price * 2.0**record.losses)
+    return work.site.budget.affords(price * 2.0**record.losses)
 
 
 def _tried(work: Work, rung: Rung) -> float | None:

@@ -1,7 +1,7 @@
 """Measured costs at a site, and the budget for trials.
 
-The plain loop is timed whenever it runs. Trials may use 5% of the time that the site's plain loop has taken
-so far, and analyses another 5%. A trial's cost is the expected cost of the next one, doubled each time the
+The plain loop is timed whenever it runs. Analyses and trials together may use 5% of the time that the site's
+plain loop has taken so far. A trial's cost is the expected cost of the next one, doubled each time the
 rung loses or fails, so that one bad timing neither decides for good nor costs much. The plain loop is timed
 again once rungs have run for twenty times as long as the plain loop takes.
 """
@@ -21,19 +21,14 @@ class Budget:
 
     Attributes:
         spent: seconds of its plain loop.
-        analysed: seconds of analyses.
-        tried: seconds of trials.
+        used: seconds of analyses and trials.
     """
 
     spent: float = 0.0
-    analysed: float = 0.0
-    tried: float = 0.0
+    used: float = 0.0
 
-    def affords_analysis(self, seconds: float) -> bool:
-        return SHARE * self.spent >= self.analysed + seconds
-
-    def affords_trial(self, seconds: float) -> bool:
-        return SHARE * self.spent >= self.tried + seconds
+    def affords(self, seconds: float) -> bool:
+        return SHARE * self.spent >= self.used + seconds
 
 
 @dataclass

@@ -257,13 +257,13 @@ class Site:
             return
         if items.n < 2:
             return self.went_plain("it has fewer than two items")
-        paid = self.budget.analysed + self.budget.tried
+        paid = self.budget.used
         try:
             values, work = self.values(items, functions, after)
         except Failed as failure:
             call.done, call.values, call.error = True, failure.values, failure.error
             return
-        paid = self.budget.analysed + self.budget.tried - paid
+        paid = self.budget.used - paid
         seconds = timing.now() - call.looked - paid
         if type(values) is not Miss:
             assert work is not None
@@ -308,7 +308,7 @@ class Site:
         short = self.first.recent and self.first.plain_item < shortest(columns, functions)
         # For nested loops, the body is analysed right after the listing of iterations.
         together = self.nested and len(self.plans) == 1 and not self.plans[0].declined
-        return not (short and columns) and (together or self.budget.affords_analysis(ANALYSIS_SECONDS))
+        return not (short and columns) and (together or self.budget.affords(ANALYSIS_SECONDS))
 
     def plan_for(
         self, functions: dict[str, Any], nodes: dict[str, Any], columns: Any
@@ -327,7 +327,7 @@ class Site:
         elif "items" not in functions and self.latest:  # the timings are per iteration of the outermost loop
             plan.costs.recent = [self.latest / len(columns[0])]
         self.plans = [plan, *self.plans[: PLANS - 1]]
-        self.budget.analysed += timing.now() - began
+        self.budget.used += timing.now() - began
         return plan, None
 
     # Called while the original code runs.

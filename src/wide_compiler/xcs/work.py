@@ -97,7 +97,7 @@ class Work:
 
     def pay(self, seconds: float) -> None:
         """Charge `seconds` to the budget for trials."""
-        self.site.budget.tried += seconds
+        self.site.budget.used += seconds
 
     def took(self, seconds: float) -> None:
         """Record that a rung ran the whole call in `seconds`, overhead included."""
