@@ -212,7 +212,7 @@ def worker(package, folder, how, out, eager):
 def summary(name, what, different, plain, jitted, loops):
     left = sum(took for took, _ in loops)
     reasons = collections.Counter(
-        re.sub(r"\(line \d+\)|'[^']*'|numpy lanes: ", "", why) for took, why in loops if not took
+        re.sub(r"\(line \d+\)|'[^']*'|`[^`]*`|numpy lanes: ", "", why) for took, why in loops if not took
     )
     lines = [
         f"{name}: {what}, {len(different)} differ {different[:10]}",

@@ -24,10 +24,10 @@ from wide_compiler.xcs import (
     SequentialStrategy,
     StrategySelector,
     VectorizedStrategy,
+    comparison,
     graph_of,
     jit,
     module,
-    oracle,
     parallelism,
 )
 
@@ -355,7 +355,7 @@ ROWS = list(np.random.default_rng(0).normal(size=(20, 3)))
 )
 def test_the_selector_of_the_document_decides_as_it_says(function, items, strategy, rung):
     fast = jit(function, config=Config(measure=False, selector=spec_003.StrategySelector()))
-    assert oracle.same(fast(items), function(items), rtol=1e-9)
+    assert comparison.same(fast(items), function(items), rtol=1e-9)
     assert strategy_of(fast) is strategy and list(fast.stats().values())[-1] == {rung: 1}
 
 
@@ -376,14 +376,14 @@ GIVEN = {
 def test_the_analyzer_of_the_document_sees_modules(make, selector):
     """It says of every module that it can be vectorised, and of other functions nothing."""
     fast = jit(scored, config=Config(measure=False, analyzer=make(), selector=selector))
-    assert oracle.same(fast(ROWS), scored(ROWS), rtol=1e-9)
+    assert comparison.same(fast(ROWS), scored(ROWS), rtol=1e-9)
     assert strategy_of(fast) in (AdaptiveStrategy, VectorizedStrategy)
     assert next(iter(fast.stats().values())) == {"numpy lanes": 1}
 
 
 def test_the_analyzer_of_the_document_leaves_other_functions_in_the_loop():
     fast = jit(doubled, config=Config(measure=False, analyzer=spec_003.GraphParallelismAnalyzer()))
-    assert oracle.same(fast(ROWS), doubled(ROWS)) and strategy_of(fast) is SequentialStrategy
+    assert comparison.same(fast(ROWS), doubled(ROWS)) and strategy_of(fast) is SequentialStrategy
     assert next(iter(fast.stats().values())) == {"plain": 1}
     assert "Config.analyzer or Config.selector" in str(fast.explain())
     fast = jit(together, config=Config(measure=False, analyzer=spec_003.GraphParallelismAnalyzer()))
@@ -409,7 +409,9 @@ def test_an_analyzer_may_forbid_but_not_permit():
     for fact in ("can_vmap", "can_batch"):
         shy = type("Shy", (Bold,), {"analyze_operator": lambda s, op, f=fact: without(Bold(), op, f)})()
         fast = jit(doubled, config=Config(measure=False, analyzer=shy))
-        assert oracle.same(fast(ROWS), doubled(ROWS)) and next(iter(fast.stats().values())) == {"plain": 1}
+        assert comparison.same(fast(ROWS), doubled(ROWS)) and next(iter(fast.stats().values())) == {
+            "plain": 1
+        }
     with pytest.raises(TypeError, match="analyze_graph or analyze_operator"):
         Config(analyzer=3)
 
@@ -427,9 +429,9 @@ def test_what_is_mapped_is_what_differs_from_item_to_item():
 
     fast = jit(weighted, config=NOW)
     names = ["a"] * len(ROWS)
-    assert oracle.same(fast(ROWS, names, 2.0), weighted(ROWS, names, 2.0), rtol=1e-9)
+    assert comparison.same(fast(ROWS, names, 2.0), weighted(ROWS, names, 2.0), rtol=1e-9)
     fast2 = jit(repeated, config=NOW)
-    assert oracle.same(fast2(ROWS), repeated(ROWS), rtol=1e-9)
+    assert comparison.same(fast2(ROWS), repeated(ROWS), rtol=1e-9)
     infos = [f.__xcs__.sites[0].plans[0].info for f in (fast, fast2)]
     assert infos[0].data_parallel_axes == {"row"} and infos[0].can_vmap
     assert infos[1].data_parallel_axes == set() and not infos[1].can_vmap  # nothing to put on an axis

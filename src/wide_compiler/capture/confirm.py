@@ -4,7 +4,7 @@ This detects Python that behaves differently while traced (`is_compiling()`, `ty
 that `torch.export` changes).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -25,6 +25,12 @@ def confirm(captured: Captured, member: nn.Module, leaves: Sequence[Any], observ
     """Raise `CaptureFailed` unless the graph returns the tensors of the observed run.
 
     Graphs with opaque calls, and forwards that draw random numbers, are not compared.
+
+    Args:
+        captured: the graph, its states and constants.
+        member: the model that was captured.
+        leaves: its inputs; tensors are copied.
+        observation: the run; its `output` is dropped afterwards.
     """
     expected, observation.output = observation.output, None
     if expected is None or captured.calls:
@@ -33,43 +39,44 @@ def confirm(captured: Captured, member: nn.Module, leaves: Sequence[Any], observ
     states = {names[slot.path]: slot.tensor for slot in slots(member)}
     if any(path in states and overlaps_itself(states[path]) for path in captured.writes):
         return  # rejected elsewhere with its own reason; a copy would not overlap
-    inputs = iter([copy_of(leaf) for leaf in leaves if isinstance(leaf, Tensor)])
-    arguments = [
-        next(inputs)
-        if node.name in captured.inputs
-        else captured.constants[node.name]
-        if node.name in captured.constants
-        else states[captured.states[node.name]].detach().clone()
-        for node in captured.graph.nodes
-        if node.op == "placeholder"
-    ]
+    arguments = _arguments(captured, states, leaves)
     try:
         with torch.no_grad():
-            got = fx.Interpreter(fx.GraphModule({}, captured.graph)).run(*arguments)
+            results = fx.Interpreter(fx.GraphModule({}, captured.graph)).run(*arguments)
     except Exception:  # sizes known only at the call; checked op by op later
         return
-    numbers = captured.gives_numbers()
-    given = [
-        leaf
-        for leaf, is_number in zip(got, numbers, strict=True)
-        if isinstance(leaf, Tensor) and not is_number
-    ]
-    tensors = [node for node, is_number in zip(_outputs(captured), numbers, strict=True) if not is_number]
-    unset = {place for place, node in enumerate(tensors) if _is_unset(node)}
-    if len(given) != len(expected):
-        raise CaptureFailed(f"its graph returns {len(given)} tensors, its forward {len(expected)}")
-    for place, (mine, theirs) in enumerate(zip(given, expected, strict=True)):
-        if theirs.is_meta or place in unset:  # no values, or uninitialised ones
+    outputs = zip(results, _output_nodes(captured), captured.gives_numbers(), strict=True)
+    got = [(leaf, node) for leaf, node, is_number in outputs if isinstance(leaf, Tensor) and not is_number]
+    if len(got) != len(expected):
+        raise CaptureFailed(f"its graph returns {len(got)} tensors, its forward {len(expected)}")
+    for position, ((tensor, node), want) in enumerate(zip(got, expected, strict=True)):
+        if want.is_meta or _is_unset(node):  # no values, or uninitialised ones
             continue
-        problem = difference(mine, theirs, whole_model(theirs.dtype, theirs.is_cuda))
+        problem = difference(tensor, want, whole_model(want.dtype, want.is_cuda))
         if problem:
             raise CaptureFailed(
-                f"its graph and its forward differ: output {place} {problem}; the forward may behave "
+                f"its graph and its forward differ: output {position} {problem}; the forward may behave "
                 f"differently while it is traced, as by torch.compiler.is_compiling()"
             )
 
 
-def _outputs(captured: Captured) -> tuple[Any, ...]:
+def _arguments(captured: Captured, states: Mapping[str, Tensor], leaves: Sequence[Any]) -> list[Any]:
+    """Return the arguments of the graph: copies of inputs and states, and the constants."""
+    inputs = iter([copy_of(leaf) for leaf in leaves if isinstance(leaf, Tensor)])
+    arguments = []
+    for node in captured.graph.nodes:
+        if node.op != "placeholder":
+            continue
+        if node.name in captured.inputs:
+            arguments.append(next(inputs))
+        elif node.name in captured.constants:
+            arguments.append(captured.constants[node.name])
+        else:
+            arguments.append(states[captured.states[node.name]].detach().clone())
+    return arguments
+
+
+def _output_nodes(captured: Captured) -> tuple[Any, ...]:
     return next(node for node in captured.graph.nodes if node.op == "output").args[0]
 
 

@@ -62,6 +62,10 @@ def conv_kernel(
 ):  # fmt: skip
     """Compute one block of pixels x channels of one lane.
 
+    Arguments such as `x_n` and `w_o` are strides: of `x` by lane, of `w` by out-channel. M counts the output
+    pixels of the batch, and M_KEY is M rounded up to a power of two. KH, SH, PH and DH are the kernel's rows,
+    stride, padding and dilation by row; KW, SW, PW and DW the same by column.
+
     FLAT iterates over k = (c, kh, kw), with LAST k = (kh, kw, c); otherwise a step is one (kh, kw) and a
     block of c. Sizes are constants: division by them is cheap, and triton can see where a row of pixels is
     contiguous. LONG offsets need 64 bits.

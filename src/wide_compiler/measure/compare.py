@@ -89,22 +89,22 @@ def error_of(got: Tensor, want: Tensor) -> tuple[Tensor, Tensor] | str:
     if not torch.equal(finite, got.isfinite()):
         return "has NaN or inf where the reference has none, or the reverse"
     if not finite.all():
-        # Compare infinities by sign, and nan.
-        limits = (t.masked_fill(finite, 0).nan_to_num(7.0) for t in (got, want))
-        if not torch.equal(*limits):
+        # Compare infinities by sign, and nan: 7 stands for nan, the largest numbers for infinities.
+        not_finite = (t.masked_fill(finite, 0).nan_to_num(7.0) for t in (got, want))
+        if not torch.equal(*not_finite):
             return "has inf of other signs, or NaN for inf"
         got, want = got.masked_fill(~finite, 0), want.masked_fill(~finite, 0)
     return got - want, want
 
 
 def difference(
-    got: Tensor, want: Tensor, limits: Tolerances, noise: float = 0.0, largest: float = 0.0
+    got: Tensor, want: Tensor, tolerances: Tolerances, noise: float = 0.0, largest: float = 0.0
 ) -> str | None:
     """Return how `got` differs from `want`, or None.
 
     Args:
         got, want: tensors of the same shape.
-        limits: tolerances.
+        tolerances: the largest errors that are accepted.
         noise: root mean square rounding error of this tensor, if measured.
         largest: root mean square of the largest tensor of its kind.
     """
@@ -114,13 +114,13 @@ def difference(
     error, want = found
     if not error.numel() or not (want.is_floating_point() or want.is_complex()):
         return None
-    most = float(error.abs().max())
-    if most == 0.0:
+    largest_error, largest_value = float(error.abs().max()), float(want.abs().max())
+    if largest_error == 0.0:
         return None
-    size = max(mean_size(want), NEGLIGIBLE * largest) if limits.mean < float("inf") else 0.0
-    if most > limits.single * max(float(want.abs().max()), size) + 1e-30:
-        return f"is off by {most:.1e} of {float(want.abs().max()):.1e}"
-    if limits.mean < float("inf") and mean_size(error) > max(limits.mean * size, NOISE * noise):
+    size = max(mean_size(want), NEGLIGIBLE * largest) if tolerances.mean < float("inf") else 0.0
+    if largest_error > tolerances.single * max(largest_value, size) + 1e-30:
+        return f"is off by {largest_error:.1e} of {largest_value:.1e}"
+    if tolerances.mean < float("inf") and mean_size(error) > max(tolerances.mean * size, NOISE * noise):
         return f"is off by {mean_size(error):.1e} of {size:.1e} in the mean"
     return None
 
@@ -135,12 +135,12 @@ def model_difference(
     if len(got) != len(want):
         return f"gives {len(got)} tensors, expected {len(want)}"
     largest = max((mean_size(w) for w in want if w is not None), default=0.0)
-    for one, other, rounding in zip(got, want, noise or [0.0] * len(want), strict=True):
-        if one is None or other is None:
-            given = one if other is None else other
-            problem = "lacks a gradient" if given is not None and mean_size(given) > 0 else None
+    for g, w, rounding in zip(got, want, noise or [0.0] * len(want), strict=True):
+        if g is None or w is None:
+            present = g if w is None else w
+            problem = "lacks a gradient" if present is not None and mean_size(present) > 0 else None
         else:
-            problem = difference(one, other, whole_model(other.dtype, other.is_cuda), rounding, largest)
+            problem = difference(g, w, whole_model(w.dtype, w.is_cuda), rounding, largest)
         if problem:
             return problem
     return None

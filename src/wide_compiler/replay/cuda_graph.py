@@ -31,19 +31,24 @@ def capture(
         with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
             return graph, call()
     except Exception as error:
-        while error.__context__ is not None:  # ending a failed capture raises again, with less information
-            error = error.__context__  # type: ignore[assignment]
         # A failed capture leaves PyTorch's random generator in capture mode; a successful one resets it.
         torch.cuda.synchronize()
         with torch.cuda.graph(torch.cuda.CUDAGraph()):
             torch.zeros(1, device="cuda")
-        line = (str(error).splitlines() or [""])[0][:200]
-        frames = traceback.extract_tb(error.__traceback__)[:-5:-1]
-        path = " < ".join(f"{frame.name} in {Path(frame.filename).name}" for frame in frames)
-        raise CaptureRefused(f"{type(error).__name__}: {line} ({path})") from None
+        raise CaptureRefused(_described(error)) from None
     finally:
         if collects:
             gc.enable()
+
+
+def _described(error: BaseException) -> str:
+    """Return the first error of a failed capture in one line, with the innermost frames that raised it."""
+    while error.__context__ is not None:  # ending a failed capture raises again, with less information
+        error = error.__context__
+    line = (str(error).splitlines() or [""])[0][:200]
+    frames = traceback.extract_tb(error.__traceback__)[:-5:-1]
+    path = " < ".join(f"{frame.name} in {Path(frame.filename).name}" for frame in frames)
+    return f"{type(error).__name__}: {line} ({path})"
 
 
 @contextmanager

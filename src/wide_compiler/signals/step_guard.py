@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from torch.optim import optimizer as optim
 
 from ..guards.modes import ambient_modes
-from ..guards.reads import ATOMS, Entry, Items, Table, same_items
+from ..guards.reads import ATOMS, Entry, SequenceItems, Table, same_items
 from ..guards.tensors import TableGuard
 from . import config, scope
 from .step_observer import HOOKS
@@ -59,7 +59,7 @@ class StepGuard:
         for o in optimizers:
             for name in ("state", "param_groups"):  # load_state_dict replaces them
                 self.reads.note(Entry, vars(o), name, path=f"{type(o).__name__}.{name}")
-            self.reads.note(Items, o.param_groups, path=f"{type(o).__name__}.param_groups")
+            self.reads.note(SequenceItems, o.param_groups, path=f"{type(o).__name__}.param_groups")
         self.listed = [(g, tuple(g["params"])) for o in optimizers for g in o.param_groups]
         self.needs = [p.requires_grad for p in self.parameters]
         unknown = [p for p in self.parameters if id(p) not in recorder.before]

@@ -9,7 +9,7 @@ import copyreg
 import enum
 import itertools
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -47,27 +47,37 @@ def check(modules: list[nn.Module]) -> None:
     ):
         raise Bail("a global registration hook of nn.Module is set")
     for kind in {*map(type, modules)}:
-        if type(kind) not in (type, abc.ABCMeta):
-            raise Bail(f"{kind.__name__} has a custom metaclass")
-        if kind in copyreg.dispatch_table:
-            raise Bail(f"{kind.__name__} has a custom copy function in copyreg")
-        for base in kind.__mro__:
-            if not base.__module__.startswith("torch.") and base is not object:
-                _check_names(vars(base), base.__name__)
+        _check_class(kind)
     for module in modules:
-        name = type(module).__name__
-        own = {key: value for key, value in vars(module).items() if key not in INTERNAL}
-        _check_names(own, f"an instance of {name}")
-        for key, value in own.items():
-            if not isinstance(value, Tensor) and not _is_plain(value):
-                raise Bail(f"{name}.{key} is a {type(value).__name__} that may refer to the member itself")
-        held = [*vars(module)["_parameters"].values(), *vars(module)["_buffers"].values()]
-        for kind in {*map(type, held)} - TENSORS:
-            raise Bail(f"a parameter of type {kind.__name__}, which may override operators")
+        _check_instance(module)
 
 
-def _check_names(table: Any, owner: str) -> None:
-    for name, value in table.items():
+def _check_class(kind: type) -> None:
+    """Raise `Bail` if copying or inspecting instances of the class may run code of the class."""
+    if type(kind) not in (type, abc.ABCMeta):
+        raise Bail(f"{kind.__name__} has a custom metaclass")
+    if kind in copyreg.dispatch_table:
+        raise Bail(f"{kind.__name__} has a custom copy function in copyreg")
+    for base in kind.__mro__:
+        if not base.__module__.startswith("torch.") and base is not object:
+            _check_names(vars(base), base.__name__)
+
+
+def _check_instance(module: nn.Module) -> None:
+    """Raise `Bail` if an attribute of the module overrides a method, or may refer to the module."""
+    name = type(module).__name__
+    attributes = {key: value for key, value in vars(module).items() if key not in INTERNAL}
+    _check_names(attributes, f"an instance of {name}")
+    for key, value in attributes.items():
+        if not isinstance(value, Tensor) and not _is_plain(value):
+            raise Bail(f"{name}.{key} is a {type(value).__name__} that may refer to the member itself")
+    tensors = [*vars(module)["_parameters"].values(), *vars(module)["_buffers"].values()]
+    for kind in {*map(type, tensors)} - TENSORS:
+        raise Bail(f"a parameter of type {kind.__name__}, which may override operators")
+
+
+def _check_names(attributes: Mapping[str, Any], owner: str) -> None:
+    for name, value in attributes.items():
         if name in OVERRIDES and not isinstance(value, (*IMMUTABLE, types.GetSetDescriptorType)):
             raise Bail(f"{owner} overrides {name}, which a capture might run")
 

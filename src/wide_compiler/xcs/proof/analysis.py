@@ -168,6 +168,10 @@ class Analyzer:
         return objects.look(self, held, slot)
 
     def decline(self, reason: str, node: ast.AST | None = None, impure: bool = False) -> Decline:
+        """Return the exception to raise; its reason names the function, unless it is the site's own body."""
+        frame = getattr(self, "frame", None)
+        if frame is not None and frame.outer is None:
+            reason = f"{reason}, in `{frame.function.__qualname__}`"
         return Decline(Effect.IMPURE if impure else Effect.UNKNOWN, reason, getattr(node, "lineno", None))
 
     def demand(self, holds: bool, reason: str, node: ast.AST) -> None:

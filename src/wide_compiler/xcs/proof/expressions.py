@@ -86,14 +86,14 @@ def _name(a: "Analyzer", name: str, node: ast.AST) -> Value:
         return frame.env[name]
     if frame.outer is not None and name in frame.outer:
         return frame.outer[name]
-    function, unset = frame.function, a.decline(f"{name!r} may be unbound", node)
+    function = frame.function
     code, space = function.__code__, function.__globals__
     if name in code.co_freevars and frame.slot is not None:
         index = code.co_freevars.index(name)
         with contextlib.suppress(ValueError):
             return a.look(function.__closure__[index].cell_contents, a.guards.note("cell", frame.slot, index))
     if name in (*code.co_freevars, *code.co_varnames, *code.co_cellvars):
-        raise unset
+        raise a.decline(f"{name!r} may be unbound", node)
     if name not in space and not hasattr(builtins, name):
         raise a.decline(f"{name!r} is not defined", node)
     held = space[name] if name in space else getattr(builtins, name)
