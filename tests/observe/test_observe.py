@@ -159,7 +159,7 @@ def test_the_page_in_a_browser(scripts, tmp_path, name):
         )
         assert page.execute_script(painted, "timeline") > 5
         if name == "population":
-            wait.until(lambda p: "32 lanes, 32 learn" in p.find_element("id", "spread").text)
+            wait.until(lambda p: "32 lanes, 32 training" in p.find_element("id", "spread").text)
             wait.until(lambda p: p.execute_script(painted, "losses") > 30)
         else:
             assert not page.find_element("id", "lanes").is_displayed()

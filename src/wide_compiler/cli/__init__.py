@@ -43,7 +43,7 @@ DOORS = (
     *("cache", "compile", "training", "router", "jit", "signals", "torch.compile"),
     *("export to ONNX", "PEFT", "Ray", "CUDA", "Triton"),
 )
-START, CHECK, OTHER = "Start here", "Look and measure", "Other doors"
+START, CHECK, OTHER = "Start here", "Inspect and measure", "Loops and workers"
 
 
 def _beginning_with(names: Iterable[str]) -> Callable[[str], list[str]]:
@@ -121,14 +121,14 @@ def doctor_command(
         list[str] | None,
         typer.Option(
             "--only",
-            metavar="DOOR",
+            metavar="CHECK",
             help=f"Only this one of {', '.join(DOORS)}; may be repeated.",
             autocompletion=_beginning_with(DOORS),
         ),
     ] = None,
     as_json: Annotated[bool, AsJson] = False,
 ) -> None:
-    """Try every door on a small example, and say what works here and how to fix the rest.
+    """Run a small example of every part of the library; say what works here and how to fix the rest.
 
     Each example is compared with the plain loop. It takes less than a minute. What is not installed, or has
     no device here, is `absent`; the exit code is 1 only if something is `broken`.
@@ -144,7 +144,7 @@ def doctor_command(
     for name in only or ():
         if name not in DOORS:
             raise typer.BadParameter(
-                f"unknown door {name!r}; choose one of {', '.join(DOORS)}", param_hint="--only"
+                f"unknown check {name!r}; choose one of {', '.join(DOORS)}", param_hint="--only"
             )
     from .doctor import run
 
@@ -154,7 +154,7 @@ def doctor_command(
 
 @app.command("info", rich_help_panel=START)
 def info_command(as_json: Annotated[bool, AsJson] = False) -> None:
-    """List versions, devices, caches, running workers, settings, presets, and the layers with a wide form.
+    """List versions, devices, caches, running workers, settings, presets, and the wide layers.
 
     Attach the output of `--json` to a bug report. It contains paths of this machine, nothing of your models.
 

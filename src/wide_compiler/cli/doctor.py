@@ -321,9 +321,9 @@ def run(console: Console, names: Sequence[str], as_json: bool) -> bool:
 
 def _table(findings: Sequence[Finding]) -> Table:
     table = Table(title="What works here", title_justify="left")
-    table.add_column("door", no_wrap=True)
+    table.add_column("check", no_wrap=True)
     table.add_column("", no_wrap=True)
-    table.add_column("seen", overflow="fold")
+    table.add_column("result", overflow="fold")
     table.add_column("s", justify="right", no_wrap=True)
     for f in findings:
         seen: Any = Text(f.detail)

@@ -46,7 +46,7 @@ class Rates:
         rows = []
         for worker, stats in sorted(new.items()):
             was = old.get(worker, stats)
-            names = Counter(f"{s.signal or '-'} {s.way}" for s in self._spans if s.worker == worker)
+            names = Counter(f"{s.signal or 'no signal'}, {s.way}" for s in self._spans if s.worker == worker)
             rows.append(
                 {
                     "worker": worker,
