@@ -93,7 +93,12 @@ class TrainStepGuard:
     def _modes(self) -> tuple[Any, ...]:
         wide = self.step.wide
         cuda = launch_settings() if torch.cuda.is_initialized() else None
-        return wide.circumstances(), cuda, wide.frozen_lanes.changes, can_record_optimizer(self.step.optimizer)
+        return (
+            wide.circumstances(),
+            cuda,
+            wide.frozen_lanes.changes,
+            can_record_optimizer(self.step.optimizer),
+        )
 
 
 def _settings_read(optimizer: torch.optim.Optimizer) -> Snapshot:
