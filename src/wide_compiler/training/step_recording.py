@@ -14,6 +14,7 @@ from ..guards.reads import Entry, Items, Numbers, same_items
 from ..guards.tensors import TableGuard, TensorGuard
 from ..replay.cuda_graph import CaptureRefused, capture, uncached_autocast
 
+_data_ptr = Tensor.data_ptr
 # Optimisers without a `capturable` option whose step runs entirely on the GPU.
 _ON_DEVICE = (torch.optim.SGD,)
 
@@ -50,7 +51,8 @@ class TrainStepGuard:
         self.weights = self._weights()
         self.learning = [w for w in self.weights if w is not None and w.requires_grad]
         self.modes = self._modes()
-        self.reads, self.kept = step.reads, [w for w in self.weights if w is not None]
+        self.reads = step.reads
+        self.kept: list[Tensor] = []  # tensors of the optimiser
         states = []
         if can_record_optimizer(step.optimizer):
             self.reads = self.reads.joined([_settings_read(step.optimizer)])
@@ -58,8 +60,10 @@ class TrainStepGuard:
             self.kept += [t for group in step.optimizer.param_groups for t in _device_tensors(group)]
         self.states, self.tables = _contents(states), TableGuard(states)
         self.kept += [value for state in states[1:] for value in state.values() if isinstance(value, Tensor)]
+        self.addresses = [*map(_data_ptr, self.kept)]
         tensors = [x for x in given if isinstance(x, Tensor)]
-        self.tensors = TensorGuard([*tensors, *self.kept], anywhere=0 if in_place else len(tensors))
+        self.stored = [w for w in self.weights if w is not None]
+        self.tensors = TensorGuard([*tensors, *self.stored], anywhere=0 if in_place else len(tensors))
 
     def holds(self, args: tuple, targets: tuple) -> bool:
         """Whether nothing has changed since the snapshot."""
@@ -71,8 +75,9 @@ class TrainStepGuard:
             and [x for x in given if not isinstance(x, Tensor)] == self.numbers
             and not any(t.is_nested for t in tensors)  # `TensorGuard` does not support these
             and same_items(self._weights(), self.weights)
+            and self.tensors.holds([*tensors, *self.stored])
             and self._same_states()
-            and self.tensors.holds([*tensors, *self.kept])
+            and [*map(_data_ptr, self.kept)] == self.addresses
             and not any(map(has_gradient_hooks, self.learning))
             and self.reads.holds()
             and self._modes() == self.modes
