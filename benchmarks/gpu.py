@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 
-from wide_compiler.benchmark import peers, training_peers
+from wide_compiler.benchmark import peers
 from wide_compiler.benchmark.document import document
 from wide_compiler.benchmark.ours import our_candidates
 from wide_compiler.benchmark.problem import Problem
@@ -83,10 +83,8 @@ def parts_of(row, mode):
 def one_row(row, mode, warm):
     """Measure one row, or only build everything it needs."""
     workload, n, train, wanted = parts_of(row, mode)
-    find = "training_peers" if train else "inference_peers"
-    module = training_peers if train else peers
-    all_peers = getattr(module, find)
-    setattr(module, find, lambda p: {k: v for k, v in all_peers(p).items() if k in wanted})
+    all_peers = peers.peers_of
+    peers.peers_of = lambda p: {k: v for k, v in all_peers(p).items() if k in wanted}
     options = Options(
         train=train, compile=True, peers=True, device=torch.device("cuda"), seconds=0.02 if warm else 0.4
     )
@@ -94,7 +92,7 @@ def one_row(row, mode, warm):
     try:
         (found,) = measure(Point(workload, n, workload.batch), options)
     finally:
-        setattr(module, find, all_peers)
+        peers.peers_of = all_peers
     line = f"{row:11s} {mode} ours {found.ms.get('ours', 0):.4f} ms, {found.speedup or 0:.1f}x the loop"
     if found.best_peer:
         line += f", {found.peer_ratio or 0:.2f}x of {found.best_peer} {found.ms[found.best_peer]:.4f} ms"
@@ -111,7 +109,7 @@ def profile_row(row, mode):
     workload, n, train, wanted = parts_of(row, mode)
     with torch.set_grad_enabled(train):
         problem = Problem.of(workload, n, workload.batch, torch.device("cuda"), train)
-        others = (training_peers.training_peers if train else peers.inference_peers)(problem)
+        others = peers.peers_of(problem)
         builds = our_candidates(problem, True, None) | {k: v for k, v in others.items() if k in wanted}
         for label, build in builds.items():
             candidate = build()

@@ -7,7 +7,7 @@ import torch
 
 from wide_compiler.benchmark import MODELS, jax_peer
 from wide_compiler.benchmark.benchmark_row import largest_error
-from wide_compiler.benchmark.peers import inference_peers, loop
+from wide_compiler.benchmark.peers import loop, peers_of
 from wide_compiler.benchmark.problem import Problem
 
 pytest.importorskip("jax")
@@ -29,5 +29,5 @@ def test_the_same_numbers_as_the_loop(name):
 @pytest.mark.parametrize("there", [False, True])
 def test_a_peer_only_where_jax_is_installed_and_has_the_model(monkeypatch, there):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if there else None)
-    assert ("jax jit(vmap)" in inference_peers(problem_of("mlp"))) == there
-    assert "jax jit(vmap)" not in inference_peers(problem_of("lstm"))
+    assert ("jax jit(vmap)" in peers_of(problem_of("mlp"))) == there
+    assert "jax jit(vmap)" not in peers_of(problem_of("lstm"))

@@ -7,8 +7,8 @@ import torch
 
 from wide_compiler.benchmark import MODELS, BenchmarkRow, Options, find, plan, run
 from wide_compiler.benchmark.functional import Functional
+from wide_compiler.benchmark.peers import loop, peers_of
 from wide_compiler.benchmark.problem import Problem, inference
-from wide_compiler.benchmark.training_peers import loop, training_peers
 
 CPU = torch.device("cpu")
 
@@ -72,7 +72,7 @@ def test_the_loop_in_training_starts_again_from_the_same_weights():
 def test_training_leaves_the_problem_as_it_was():
     problem = Problem.of(MODELS["mlp"], 2, 3, CPU, train=True)
     before = [p.clone() for member in problem.members for p in member.parameters()]
-    for build in training_peers(problem).values():
+    for build in peers_of(problem).values():
         build().results()
     after = [p for member in problem.members for p in member.parameters()]
     assert all(map(torch.equal, before, after)) and all(p.grad is None for p in after)

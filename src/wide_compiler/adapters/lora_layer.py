@@ -1,6 +1,8 @@
 """LoraLayer: a frozen linear, embedding or convolution layer plus a trained low-rank product."""
 
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -25,10 +27,11 @@ class LoraLayer(nn.Module):
 
     base_layer: Any
     scaling: Any  # {adapter: number}
+    use_dora: Mapping[str, bool] = MappingProxyType({})  # as in PEFT; here no adapter does
 
     def __init__(self, base_layer: nn.Module, rank: int, scaling: float, dropout: float, path: str):
         super().__init__()
-        self.base_layer, self.rank = base_layer, rank
+        self.base_layer, self.r = base_layer, {"default": rank}
         self.scaling = {"default": scaling}
         self.lora_dropout = nn.ModuleDict({"default": nn.Dropout(dropout)})
         if isinstance(base_layer, nn.Embedding):
@@ -44,6 +47,9 @@ class LoraLayer(nn.Module):
         nn.init.zeros_(up.weight)
         self.lora_A = nn.ModuleDict({"default": down})
         self.lora_B = nn.ModuleDict({"default": up})
+
+    def get_base_layer(self) -> nn.Module:
+        return self.base_layer
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.base_layer(x)

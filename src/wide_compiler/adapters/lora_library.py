@@ -12,10 +12,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from ..errors import ArgumentError
+from .library import NAME, AdapterLibrary
 from .lora_layer import LoraLayer
-from .number_buffers import LaneDropout, NumberBuffers
 
-PREFIX = "base_model.model."
 FILES = ("adapter_model.safetensors", "adapter_config.json")
 
 
@@ -56,7 +55,7 @@ class LoraModel(nn.Module):
 
     def __init__(self, base: nn.Module, config: LoraConfig):
         super().__init__()
-        self.peft_config = {"default": config}
+        self.peft_config = {NAME: config}
         self.base_model: Any = nn.Module()
         self.base_model.model = base
         base.requires_grad_(False)
@@ -75,57 +74,27 @@ class LoraModel(nn.Module):
         return self.base_model.model
 
 
-class LoraLibrary:
+class LoraLibrary(AdapterLibrary):
     """The interface of `PeftLibrary` for `LoraModel`."""
 
     def inject(self, base: nn.Module, config: LoraConfig) -> nn.Module:
         return LoraModel(base, copy.deepcopy(config))
 
-    def config_of(self, model: nn.Module) -> LoraConfig:
-        assert isinstance(model, LoraModel)
-        return model.peft_config["default"]
-
-    def room_for(self, base: nn.Module, models: list[nn.Module], max_rank: int | None) -> nn.Module:
-        layers = [_layers(model) for model in models]
-        paths = list(dict.fromkeys(path for lane in layers for path in lane))
-        inside = {path: path.removeprefix(PREFIX) for path in paths}
-        ranks = {
-            inside[p]: max([*(lane[p].rank for lane in layers if p in lane), max_rank or 0]) for p in paths
-        }
-        pattern = {f"^{re.escape(path)}": rank for path, rank in ranks.items()}
-        config = LoraConfig("|".join(map(re.escape, ranks)), rank_pattern=pattern)
-        model = LoraModel(base, config)
-        rates = {layer.lora_dropout["default"].p for lane in layers for layer in lane.values()}
-        for layer in _layers(model).values():
-            weight = layer.base_layer.weight
-            layer.scaling = NumberBuffers({"default": 1.0}, weight)
-            one_rate = len(rates) == 1
-            layer.lora_dropout["default"] = nn.Dropout(*rates) if one_rate else LaneDropout(0.0, weight)
-        return model
-
-    def numbers(self, model: nn.Module) -> dict[str, float]:
-        found = {}
-        for path, layer in _layers(model).items():
-            found[f"{path}.scaling.default"] = layer.scaling["default"]
-            found[f"{path}.lora_dropout.default.p"] = layer.lora_dropout["default"].p
-        return found
-
-    def ranks(self, model: nn.Module) -> dict[str, tuple[int, int]]:
-        layers = _layers(model).items()
-        return {path: (layer.rank, min(layer.base_layer.weight.flatten(1).shape)) for path, layer in layers}
+    def lora_layers(self, model: nn.Module) -> dict[str, Any]:
+        return {path: m for path, m in model.named_modules() if isinstance(m, LoraLayer)}
 
     def layers(self, model: nn.Module) -> dict[str, nn.Module]:
-        return dict(_layers(model))
+        return self.lora_layers(model)
 
     def base_of(self, model: nn.Module) -> nn.Module:
-        for path, layer in _layers(model).items():
+        for path, layer in self.lora_layers(model).items():
             parent, _, name = path.rpartition(".")
             setattr(model.get_submodule(parent), name, layer.base_layer)
         assert isinstance(model, LoraModel)
         return model.get_base_model()
 
     def adapter_states(self, model: nn.Module) -> dict[str, tuple[LoraConfig, dict[str, Tensor]]]:
-        return {"default": (self.config_of(model), _state(model))}
+        return {NAME: (self.config_of(model), _state(model))}
 
     def load_state(self, model: nn.Module, state: dict[str, Tensor], what: str) -> None:
         expected = _state(model)
@@ -154,13 +123,9 @@ class LoraLibrary:
 
     def merge(self, model: nn.Module) -> nn.Module:
         with torch.no_grad():
-            for layer in _layers(model).values():
+            for layer in self.lora_layers(model).values():
                 layer.base_layer.weight.data = layer.base_layer.weight + layer.delta()
         return self.base_of(model)
-
-
-def _layers(model: nn.Module) -> dict[str, Any]:
-    return {path: m for path, m in model.named_modules() if isinstance(m, LoraLayer)}
 
 
 def _state(model: nn.Module) -> dict[str, Tensor]:

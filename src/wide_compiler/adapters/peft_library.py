@@ -1,7 +1,6 @@
 """Adapters implemented by PEFT."""
 
 import copy
-import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -9,15 +8,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..errors import AlignmentError, ArgumentError, UnsupportedError
-from .number_buffers import LaneDropout, NumberBuffers
+from ..errors import ArgumentError, UnsupportedError
+from .library import NAME, AdapterLibrary
 
-NAME = "default"  # name of the single adapter in each lane's model
 # Initialisations that do not change the base's weights; others (pissa, olora, ...) do.
 KEEPS_BASE = (True, False, "gaussian", "orthogonal", "eva")
 
 
-class PeftLibrary:
+class PeftLibrary(AdapterLibrary):
     """Interface to PEFT."""
 
     def inject(self, base: nn.Module, config: Any) -> nn.Module:
@@ -48,46 +46,10 @@ class PeftLibrary:
             )
         return model
 
-    def config_of(self, model: nn.Module, name: str = NAME) -> Any:
-        return model.peft_config[name]  # type: ignore[union-attr,index]
+    def lora_layers(self, model: nn.Module) -> dict[str, Any]:
+        from peft.tuners.lora import LoraLayer
 
-    def room_for(self, base: nn.Module, models: list[nn.Module], max_rank: int | None) -> nn.Module:
-        """Return a model whose adapter fits those of all `models`, with scalings and rates as buffers."""
-        config = copy.deepcopy(self.config_of(models[0]))
-        layers = [lora_layers(model) for model in models]
-        if not any(layers):
-            return self.inject(base, config)
-        union = {path: layer for lane in reversed(layers) for path, layer in lane.items()}
-        _check_alike(layers, union)
-        ranks = {p: max([*(lane[p].r[NAME] for lane in layers if p in lane), max_rank or 0]) for p in union}
-        config.target_modules = "|".join(re.escape(_inside(path)) for path in union)
-        config.rank_pattern = {f"^{re.escape(_inside(path))}": rank for path, rank in ranks.items()}
-        config.alpha_pattern = {}
-        config.layers_to_transform = config.layers_pattern = config.exclude_modules = None
-        model = self.inject(base, config)
-        rates = {_rate(layer) for lane in layers for layer in lane.values()}
-        for layer in lora_layers(model).values():
-            weight = layer.get_base_layer().weight
-            layer.scaling = NumberBuffers({NAME: layer.scaling[NAME]}, weight)
-            if len(rates) > 1:
-                layer.lora_dropout[NAME] = LaneDropout(0.0, weight)
-        return model
-
-    def numbers(self, model: nn.Module) -> dict[str, float]:
-        """Return this model's numbers by path of the buffer in the model of `room_for`."""
-        found = {}
-        for path, layer in lora_layers(model).items():
-            found[f"{path}.scaling.{NAME}"] = float(layer.scaling[NAME])
-            found[f"{path}.lora_dropout.{NAME}.p"] = _rate(layer)
-        return found
-
-    def ranks(self, model: nn.Module) -> dict[str, tuple[int, int]]:
-        """Return module path -> (rank, maximum rank of the module's weight)."""
-        layers = lora_layers(model).items()
-        return {
-            path: (layer.r[NAME], min(layer.get_base_layer().weight.flatten(1).shape))
-            for path, layer in layers
-        }
+        return {path: m for path, m in model.named_modules() if isinstance(m, LoraLayer) and NAME in m.r}
 
     def layers(self, model: nn.Module) -> dict[str, nn.Module]:
         """Return the outermost modules that PEFT inserted, by path."""
@@ -153,36 +115,3 @@ class PeftLibrary:
     def merge(self, model: nn.Module) -> nn.Module:
         """Merge the adapter into the base's weights and return the base. Consumes the model."""
         return model.merge_and_unload()  # type: ignore[operator]
-
-
-def lora_layers(model: nn.Module) -> dict[str, Any]:
-    from peft.tuners.lora import LoraLayer
-
-    return {path: m for path, m in model.named_modules() if isinstance(m, LoraLayer) and NAME in m.r}
-
-
-def _rate(layer: Any) -> float:
-    return float(getattr(layer.lora_dropout[NAME], "p", 0.0))  # nn.Identity if the rate is 0
-
-
-def _inside(path: str) -> str:
-    """Return a module's path in the base, as PEFT's patterns expect it."""
-    return path.removeprefix("base_model.model.")
-
-
-def _check_alike(layers: list[dict[str, Any]], union: dict[str, Any]) -> None:
-    """Raise `AlignmentError` if only some lanes use DoRA, whose norms cannot be padded with zeros."""
-    for lane, own in enumerate(layers):
-        for path, layer in union.items():
-            if path in own:
-                mine, theirs = own[path].use_dora.get(NAME), layer.use_dora.get(NAME)
-                if mine != theirs:
-                    raise AlignmentError(
-                        f"lane {lane}: {path} has use_dora={mine}, another lane {theirs}; compile lanes with "
-                        f"and without DoRA apart"
-                    )
-            elif layer.use_dora.get(NAME):
-                raise AlignmentError(
-                    f"lane {lane} does not adapt {path}, another lane does with DoRA; give lanes with DoRA "
-                    f"the same target_modules"
-                )

@@ -2,7 +2,7 @@
 
 selection   names            -> workloads (workloads, primitive_cases)
 runner      workloads        -> rows: built, compared with the loop, timed interleaved
-ours, peers, training_peers, jax_peer: the candidates of a row
+ours, peers, jax_peer: the candidates of a row
 tables, document, plot: rows -> a table, a JSON file, a picture
 """
 

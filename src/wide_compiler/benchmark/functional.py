@@ -39,10 +39,6 @@ class Functional:
         return torch.compile(self.member)
 
     @cached_property
-    def compiled_lanes(self) -> Callable[..., Any]:
-        return torch.compile(self.lanes)
-
-    @cached_property
     def states(self) -> list[tuple[State, State]]:
         """Parameters and buffers of each member."""
         return [(dict(m.named_parameters()), dict(m.named_buffers())) for m in self.modules]
@@ -60,6 +56,6 @@ class Functional:
 
     def together(self, compiled: bool) -> Callable[[], Any]:
         """All lanes under vmap."""
-        function = self.compiled_lanes if compiled else self.lanes
+        function = torch.compile(self.lanes) if compiled else self.lanes
         parameters, buffers = self.stacked
         return lambda: function(parameters, buffers, self.x)

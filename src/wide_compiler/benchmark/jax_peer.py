@@ -16,9 +16,9 @@ REPEATS = 10
 
 
 def knows(problem: Problem) -> bool:
-    """Whether JAX is installed and this model has a JAX version."""
+    """Whether JAX is installed and this model has a JAX version, which is for inference only."""
     workload = problem.workload
-    known = workload.kind == "model" and workload.name in _MODELS
+    known = not problem.train and workload.kind == "model" and workload.name in _MODELS
     return known and importlib.util.find_spec("jax") is not None
 
 

@@ -1,39 +1,49 @@
-"""Alternatives for inference: the eager loop, compiled loops, vmap, CUDA streams and graphs, JAX."""
+"""Alternatives: the eager loop, compiled loops, vmap, CUDA streams and graphs, JAX.
 
-from collections.abc import Callable
+In training, a step is forward, backward and Adam in all lanes.
+"""
+
+import copy
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from ..replay.cuda_graph import capture, on_stream
 from . import jax_peer
+from .benchmark_row import Results
 from .functional import Functional
 from .problem import BenchmarkCandidate, Build, Problem, inference
+from .training import Trainee, first_results, fused_adam, member_loss, own_adam, stepping, tensors_of
 
 
 def loop(problem: Problem) -> BenchmarkCandidate:
-    """The eager loop over the members: the baseline of all speed-ups."""
+    """The eager loop over the members, in training each with its own Adam: the baseline of all speed-ups."""
     call = problem.workload.call
-    lanes = list(zip(problem.members, problem.x.unbind(0), strict=True))
+    if not problem.train:
+        lanes = list(zip(problem.members, problem.x.unbind(0), strict=True))
+        return inference(lambda: [call(member, x) for member, x in lanes])
+    members = copy.deepcopy(problem.members)
+    losses = [lambda x, member=member: member_loss(call(member, x)) for member in members]
+    trainee = _own_adams(members, losses, problem.x)
+    return BenchmarkCandidate(trainee.step, lambda: _loop_results(trainee, members))
 
-    def run() -> list[Any]:
-        return [call(member, x) for member, x in lanes]
 
-    return inference(run)
-
-
-def inference_peers(problem: Problem) -> dict[str, Build]:
+def peers_of(problem: Problem) -> dict[str, Build]:
     """Functions that build the peers, by name; a build may raise."""
-    functional = Functional(problem.called(), problem.x)
     peers: dict[str, Build] = {
-        "compiled loop": lambda: inference(functional.each(compiled=True)),
-        "vmap": lambda: inference(functional.together(compiled=False)),
-        "vmap compiled": lambda: inference(functional.together(compiled=True)),
+        "compiled loop": lambda: _compiled_loop(problem),
+        "vmap": lambda: _vmap(problem, compiled=False),
+        "vmap compiled": lambda: _vmap(problem, compiled=True),
     }
-    if problem.cuda:
+    if problem.train:
+        peers["loop, one fused Adam" + ", graph" * problem.cuda] = lambda: _fused_loop(problem)
+    elif problem.cuda:
         peers["loop, 16 streams, graph"] = lambda: _streams(problem)
-        peers["vmap compiled, graph"] = lambda: inference(graphed(functional.together(compiled=True)))
+    if problem.cuda:
+        peers["vmap compiled, graph"] = lambda: _vmap(problem, compiled=True, graph=True)
     if jax_peer.knows(problem):
         peers["jax jit(vmap)"] = lambda: jax_peer.build(problem)
     return peers
@@ -53,26 +63,98 @@ def graphed(function: Callable[[], Any], warm_up: int = 3) -> Callable[[], Any]:
     return replay
 
 
-def on_streams(functions: list[Callable[[], Any]], count: int = 16) -> Callable[[], list[Any]]:
-    """A function that runs all `functions`, distributed over `count` CUDA streams."""
+def _compiled_loop(problem: Problem) -> BenchmarkCandidate:
+    functional = _functional(problem)
+    if not problem.train:
+        return inference(functional.each(compiled=True))
+    losses = [partial(functional.compiled_member, *state) for state in functional.states]
+    return _own_adams(functional.modules, losses, problem.x).candidate()
+
+
+def _vmap(problem: Problem, compiled: bool, graph: bool = False) -> BenchmarkCandidate:
+    functional = _functional(problem)
+    together = functional.together(compiled)
+    if not problem.train:
+        return inference(graphed(together) if graph else together)
+    parameters, buffers = functional.stacked
+    optimizer = fused_adam(parameters.values(), problem.cuda)
+    step, tensors = stepping(optimizer, together), [*parameters.values(), *buffers.values()]
+    return _trained(step, tensors, optimizer, graph)
+
+
+def _functional(problem: Problem) -> Functional:
+    """The members as functions; in training, copies of them, as functions that return the loss."""
+    if not problem.train:
+        return Functional(problem.called(), problem.x)
+    return Functional(copy.deepcopy(problem.called()), problem.x, member_loss)
+
+
+def _streams(problem: Problem, count: int = 16) -> BenchmarkCandidate:
+    """The loop in a CUDA graph, its members distributed over `count` streams."""
     streams = [torch.cuda.Stream() for _ in range(count)]
+    lanes = list(zip(problem.members, problem.x.unbind(0), strict=True))
 
     def run() -> list[Any]:
         main = torch.cuda.current_stream()
         for stream in streams:
             stream.wait_stream(main)
         outputs = []
-        for i, function in enumerate(functions):
+        for i, (member, x) in enumerate(lanes):
             with torch.cuda.stream(streams[i % count]):
-                outputs.append(function())
+                outputs.append(problem.workload.call(member, x))
         for stream in streams:
             main.wait_stream(stream)
         return outputs
 
-    return run
+    return inference(graphed(run))
 
 
-def _streams(problem: Problem) -> BenchmarkCandidate:
-    call = problem.workload.call
-    lanes = zip(problem.members, problem.x.unbind(0), strict=True)
-    return inference(graphed(on_streams([partial(call, member, x) for member, x in lanes])))
+def _fused_loop(problem: Problem) -> BenchmarkCandidate:
+    members = copy.deepcopy(problem.called())
+    optimizer = fused_adam([p for member in members for p in member.parameters()], problem.cuda)
+    lanes = list(zip(members, problem.x.unbind(0), strict=True))
+    step = stepping(optimizer, lambda: torch.stack([member_loss(member(x)) for member, x in lanes]))
+    return _trained(step, [t for member in members for t in tensors_of(member)], optimizer, problem.cuda)
+
+
+def _trained(
+    step: Callable[[], Any], tensors: list[Tensor], optimizer: torch.optim.Optimizer, graph: bool
+) -> BenchmarkCandidate:
+    trainee = Trainee(step, tensors, [optimizer])
+    trainee.step = graphed(step) if graph else step
+    return trainee.candidate()
+
+
+def _own_adams(
+    members: Sequence[nn.Module], losses: Sequence[Callable[[Tensor], Tensor]], x_NB: Tensor
+) -> Trainee:
+    optimizers = [own_adam(member.parameters()) for member in members]
+    lanes = list(zip(losses, optimizers, x_NB.unbind(0), strict=True))
+
+    def step() -> list[Tensor]:
+        taken = []
+        for loss_of, optimizer, x in lanes:
+            optimizer.zero_grad()
+            loss = loss_of(x)
+            loss.backward()
+            optimizer.step()
+            taken.append(loss)
+        return taken
+
+    return Trainee(step, [t for member in members for t in tensors_of(member)], optimizers)
+
+
+def _loop_results(trainee: Trainee, members: Sequence[nn.Module]) -> Results:
+    def buffers() -> dict[str, Tensor]:
+        names = [name for name, _ in members[0].named_buffers()]
+        return {name: torch.stack([m.get_buffer(name) for m in members]) for name in names}
+
+    def gradients() -> list[Tensor]:
+        names = [name for name, _ in members[0].named_parameters()]
+        return [torch.stack([_gradient(m.get_parameter(name)) for m in members]) for name in names]
+
+    return first_results(trainee, buffers, gradients)
+
+
+def _gradient(parameter: Tensor) -> Tensor:
+    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from ..measure.clock import SAMPLE_SECONDS, interleaved
-from . import peers, training_peers
+from . import peers
 from .benchmark_row import LOOP, OURS, BenchmarkRow, first_lanes, largest_error
 from .ours import our_candidates
 from .problem import BenchmarkCandidate, Problem
@@ -92,10 +92,8 @@ def measure(
         problem = Problem.of(point.workload, point.n, point.batch, options.device, options.train)
         found = _Measured(problem)
         ours = our_candidates(problem, options.compile, options.compile_mode)
-        others = {}
-        if options.peers:
-            others = (training_peers.training_peers if options.train else peers.inference_peers)(problem)
-        found.start(training_peers.loop if options.train else peers.loop)
+        others = peers.peers_of(problem) if options.peers else {}
+        found.start(peers.loop)
         for name, build in {**ours, **others}.items():
             tell(f"{point}: {name}")
             found.add(name, build)

@@ -24,36 +24,19 @@ SUBTITLE = (
     "One wide model, one optimizer, one backward pass a step; each lane has weights and data of its own."
 )
 
-LAYOUT: dict[str, Any] = {
-    "width_ratios": (2.2, 1),
-    "height_ratios": (1.75, 1),
-    "wspace": 0.12,
-    "hspace": 0.46,
-    "left": 0.04,
-    "right": 0.945,
-    "bottom": 0.07,
-    "top": 0.79,
-}
-
 STYLE: Any = {  # Any, because matplotlib types the keys as literals
-    "font.family": "sans-serif",
     "font.size": 11,
     "text.color": INK,
-    "axes.labelcolor": GREY,
     "axes.edgecolor": FAINT,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.titlelocation": "left",
     "axes.titlesize": 13,
     "axes.titleweight": "bold",
-    "axes.titlepad": 10,
     "xtick.color": GREY,
     "ytick.color": GREY,
-    "xtick.major.size": 0,
-    "ytick.major.size": 0,
-    "figure.facecolor": "white",
-    "savefig.facecolor": "white",
 }
+PANELS = [["ensemble", "losses"], ["ensemble", "times"]]
 
 
 @dataclass
@@ -71,16 +54,17 @@ class Story:
 
 def draw(story: Story, path: Path) -> None:
     """Write the picture to `path`."""
-    lanes = story.losses.shape[1]
     with plt.rc_context(STYLE):
-        figure = plt.figure(figsize=(13.5, 6.9), dpi=150)
-        shape = figure.add_gridspec(2, 2, **LAYOUT)
-        title = f"{lanes} networks, trained as one"
-        figure.text(LAYOUT["left"], 0.945, title, fontsize=21, fontweight="bold", va="center")
-        figure.text(LAYOUT["left"], 0.887, SUBTITLE, fontsize=12, color=GREY, va="center")
-        _draw_ensemble(figure.add_subplot(shape[:, 0]), story)
-        _draw_losses(figure.add_subplot(shape[0, 1]), story.losses)
-        _draw_times(figure.add_subplot(shape[1, 1]), story)
+        figure, axes = plt.subplot_mosaic(
+            PANELS, figsize=(13.5, 6.9), dpi=150, width_ratios=(2.2, 1), height_ratios=(1.75, 1)
+        )
+        title = f"{story.losses.shape[1]} networks, trained as one"
+        figure.suptitle(title, x=0.01, ha="left", fontsize=21, fontweight="bold")
+        figure.text(0.01, 0.9, SUBTITLE, fontsize=12, color=GREY)
+        _draw_ensemble(axes["ensemble"], story)
+        _draw_losses(axes["losses"], story.losses)
+        _draw_times(axes["times"], story)
+        figure.tight_layout(rect=(0, 0, 1, 0.93))
         figure.savefig(path)
         plt.close(figure)
 
@@ -127,16 +111,9 @@ def _draw_losses(axes: Axes, losses: Tensor) -> None:
     axes.fill_between(steps, low, high, color=EPISTEMIC, alpha=0.6, lw=0)
     axes.plot(steps, losses, color=MEMBER, alpha=min(0.5, 12 / losses.shape[1]), lw=0.6)
     axes.plot(steps, middle, color=INK, lw=2.2)
+    beside: Any = {"xytext": (6, 0), "textcoords": "offset points", "va": "center", "annotation_clip": False}
     for name, line, colour in (("best", low, GREY), ("median", middle, INK), ("worst", high, GREY)):
-        axes.annotate(
-            name,
-            (len(losses), float(line[-1])),
-            xytext=(6, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=10.5,
-            color=colour,
-        )
+        axes.annotate(name, (len(losses), float(line[-1])), color=colour, fontsize=10.5, **beside)
     bottom, top = float(low.min()), float(high.max())
     axes.set(
         xlim=(1, max(2, len(losses))),
@@ -154,14 +131,8 @@ def _draw_times(axes: Axes, story: Story) -> None:
     for place, name in enumerate(names):
         axes.barh(place, seconds[place], color=(MEMBER, FAINT)[place], height=0.42)
         axes.text(0, place - 0.32, name, va="bottom", fontsize=10.5, color=GREY)
-        axes.annotate(
-            f"{seconds[place]:.1f} s",
-            (seconds[place], place),
-            xytext=(7, 0),
-            textcoords="offset points",
-            va="center",
-            fontweight="bold",
-        )
+        shown = {"xytext": (7, 0), "textcoords": "offset points", "va": "center", "fontweight": "bold"}
+        axes.annotate(f"{seconds[place]:.1f} s", (seconds[place], place), **shown)
     title = f"{ratio:.1f} times as fast" if ratio >= 1 else "Time"
     axes.set(title=title, xticks=[], yticks=[], xlim=(0, 1.18 * max(seconds)), ylim=(1.3, -0.75))
     axes.spines[:].set_visible(False)

@@ -4,6 +4,7 @@ import copy
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -39,10 +40,20 @@ def make_nets(lanes: int, seed: int) -> list[Net]:
         return [Net().double() for _ in range(lanes)]
 
 
-def _optimizer(model: nn.Module, steps: int) -> tuple[torch.optim.Adam, torch.optim.lr_scheduler.LinearLR]:
-    """Adam and a linear decay, the same for one network and for all of them."""
+def _step(model: nn.Module, steps: int, predict: Callable[[], Tensor], y: Tensor) -> Callable[[], Tensor]:
+    """One step of training, the same for one network and for all of them; returns the loss of each."""
     optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
-    return optimizer, torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=steps)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=steps)
+
+    def step() -> Tensor:
+        optimizer.zero_grad()
+        losses = gaussian_loss(predict(), y).mean(dim=-1)
+        losses.sum().backward()  # the sum: each lane gets the gradient it would get alone
+        optimizer.step()
+        schedule.step()
+        return losses.detach()
+
+    return step
 
 
 @dataclass
@@ -60,17 +71,12 @@ def train_wide(nets: Sequence[Net], data: Data, steps: int, tell: Callable[[int,
     start = time.perf_counter()
     wide = wide_compiler.compile(nets, data.lane_x[0])
     compiled = time.perf_counter()
-    optimizer, schedule = _optimizer(wide, steps)
+    step = _step(wide, steps, lambda: wide.stacked(data.lane_x), data.lane_y)
     history = []
-    for step in range(steps):
-        optimizer.zero_grad()
-        losses = gaussian_loss(wide.stacked(data.lane_x), data.lane_y).mean(dim=1)
-        losses.sum().backward()  # the sum: each lane gets the gradient it would get alone
-        optimizer.step()
-        schedule.step()
-        history.append(losses.detach())
-        if step % 10 == 0 or step == steps - 1:
-            tell(step + 1, history[-1])
+    for taken in range(1, steps + 1):
+        history.append(step())
+        if taken % 10 == 1 or taken == steps:
+            tell(taken, history[-1])
     end = time.perf_counter()
     return WideRun(wide, torch.stack(history), end - start, compiled - start)
 
@@ -95,24 +101,14 @@ def train_loop(
     trained: list[Net] = []
     for lane, net in enumerate(nets):
         trained.append(copy.deepcopy(net))
-        loss = train_one(trained[-1], data.lane_x[lane], data.lane_y[lane], steps)
-        tell(lane + 1, loss)
+        predict = partial(trained[-1], data.lane_x[lane])
+        step = _step(trained[-1], steps, predict, data.lane_y[lane])
+        for _ in range(steps):
+            losses = step()
+        tell(lane + 1, losses.item())
         if time.perf_counter() - start > budget:
             break
     return LoopRun(trained, time.perf_counter() - start)
-
-
-def train_one(net: Net, x: Tensor, y: Tensor, steps: int) -> float:
-    """Train one network with a plain loop; return its last loss."""
-    optimizer, schedule = _optimizer(net, steps)
-    loss = torch.zeros(())
-    for _ in range(steps):
-        optimizer.zero_grad()
-        loss = gaussian_loss(net(x), y).mean()
-        loss.backward()
-        optimizer.step()
-        schedule.step()
-    return loss.item()
 
 
 def warm_up(nets: Sequence[Net], data: Data) -> None:

@@ -25,25 +25,11 @@ class ResidualMlp(nn.Module):
         return self.head(x)
 
 
-class NormedConvNet(nn.Module):
+def _normed_conv_net() -> nn.Module:
     """Convolutions with groups, two kinds of norm, and pooling."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.features = nn.Sequential(
-            nn.Conv2d(3, 8, 3, padding=1),
-            nn.BatchNorm2d(8),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Conv2d(8, 16, 3, padding=1, groups=2),
-            nn.GroupNorm(4, 16),
-            nn.SiLU(),
-            nn.AdaptiveAvgPool2d(1),
-        )
-        self.head = nn.Linear(16, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.features(x).flatten(1))
+    first = (nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2))
+    second = (nn.Conv2d(8, 16, 3, padding=1, groups=2), nn.GroupNorm(4, 16), nn.SiLU())
+    return nn.Sequential(*first, *second, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10))
 
 
 class UNet(nn.Module):
@@ -104,7 +90,7 @@ MODELS: dict[str, BuiltIn] = {
     "mlp": BuiltIn("two linear layers", lambda: Mlp(16, 32, 4), _floats(16)),
     "deep_mlp": BuiltIn("six residual layers, LayerNorm", ResidualMlp, _floats(24)),
     "resblock": BuiltIn("two convolutions, BatchNorm, skip", lambda: ResBlock(8), _floats(8, 8, 8)),
-    "convnet": BuiltIn("convolutions, norms, pooling", NormedConvNet, _floats(3, 12, 12)),
+    "convnet": BuiltIn("convolutions, norms, pooling", _normed_conv_net, _floats(3, 12, 12)),
     "unet": BuiltIn("down, up and a skip connection", UNet, _floats(1, 8, 8)),
     "transformer": BuiltIn("nn.TransformerEncoder", Transformer, _floats(6, 16)),
     "gpt": BuiltIn("causal attention, tied embedding", _tied_gpt, _token_ids),

@@ -1,14 +1,14 @@
 """Adagrad with hyper-parameters per lane."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
 from ..errors import ArgumentError
 from .bucket import Bucket, Tensors, add_divided_, add_scaled, spread
 from .lane_numbers import Limits
-from .optimizer import LaneOptimizer, used
+from .optimizer import LaneOptimizer, StepOptions, used
 
 
 class Adagrad(LaneOptimizer):
@@ -27,28 +27,20 @@ class Adagrad(LaneOptimizer):
         weight_decay: Any = 0.0,
         initial_accumulator_value: float = 0.0,
         eps: Any = 1e-10,
-        *,
-        maximize: bool = False,
-        fused: bool | None = None,
-        capturable: bool = True,
+        **options: Unpack[StepOptions],
     ):
         if not initial_accumulator_value >= 0.0:
             raise ArgumentError(
                 f"initial_accumulator_value is {initial_accumulator_value:g}, expected at least 0"
             )
-        super().__init__(
-            params,
-            {
-                "lr": lr,
-                "lr_decay": lr_decay,
-                "eps": eps,
-                "weight_decay": weight_decay,
-                "initial_accumulator_value": initial_accumulator_value,
-                "maximize": maximize,
-                "fused": fused,
-                "capturable": capturable,
-            },
-        )
+        settings = {
+            "lr": lr,
+            "lr_decay": lr_decay,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "initial_accumulator_value": initial_accumulator_value,
+        }
+        super().__init__(params, settings, **options)
 
     def fresh_state(self, group: dict[str, Any]) -> dict[str, float]:
         return {"sum": group["initial_accumulator_value"]}

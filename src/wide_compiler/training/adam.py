@@ -1,7 +1,7 @@
 """Adam and AdamW with hyper-parameters per lane."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from .bucket import (
     spread,
 )
 from .lane_numbers import LaneNumber, Limits
-from .optimizer import FUSED_ON, LaneOptimizer, by_lane, single, used
+from .optimizer import FUSED_ON, LaneOptimizer, StepOptions, by_lane, single, used
 
 # CPU thresholds: the mean number of elements per lane and tensor from which one fused kernel call per lane
 # is faster than foreach operations over all lanes (LARGE), or than one fused call for all lanes, which is
@@ -54,24 +54,10 @@ class Adam(LaneOptimizer):
         eps: Any = 1e-8,
         weight_decay: Any = 0.0,
         amsgrad: bool = False,
-        *,
-        maximize: bool = False,
-        fused: bool | None = None,
-        capturable: bool = True,
+        **options: Unpack[StepOptions],
     ):
-        super().__init__(
-            params,
-            {
-                "lr": lr,
-                "betas": betas,
-                "eps": eps,
-                "weight_decay": weight_decay,
-                "amsgrad": amsgrad,
-                "maximize": maximize,
-                "fused": fused,
-                "capturable": capturable,
-            },
-        )
+        settings = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad}
+        super().__init__(params, settings, **options)
 
     def fresh_state(self, group: dict[str, Any]) -> dict[str, float]:
         names = ["exp_avg", "exp_avg_sq", *["max_exp_avg_sq"] * group["amsgrad"]]
@@ -197,7 +183,7 @@ class AdamW(Adam):
         eps: Any = 1e-8,
         weight_decay: Any = 1e-2,
         amsgrad: bool = False,
-        **options: Any,
+        **options: Unpack[StepOptions],
     ):
         super().__init__(params, lr, betas, eps, weight_decay, amsgrad, **options)
 

@@ -98,34 +98,17 @@ def fit(
     >>> history.losses.shape, bool((history.losses[-1] < history.losses[0]).all())
     (torch.Size([10, 3]), True)
     """
-    if isinstance(early_stop, int):
-        early_stop = EarlyStop(patience=early_stop)
-    lanes = lanes_of(wide, optimizer)
+    given = {**locals()}  # the arguments by name; `FitOptions` has fields of the same names
+    del given["wide"], given["optimizer"], given["metric"], given["seed"]
     metrics = named_metrics(metric, loss)
-    plan = FitOptions(
-        loss=loss,
-        metrics=metrics,
-        monitor=next(iter(metrics)) if monitor is None else monitor,
-        mode=mode,
-        leave=leave,
-        data=as_source(data, wide.n),
-        validation=None if validation is None else as_source(validation, wide.n),
-        split=split,
-        epochs=epochs,
-        steps=steps,
-        validate_every=validate_every,
-        early_stop=early_stop,
-        scheduler=scheduler,
-        schedule=schedule,
-        clip=clip,
-        accumulate=accumulate,
-        precision=precision,
-        checkpoint=checkpoint,
-        checkpoint_every=checkpoint_every,
-        keep=keep,
-        resume=resume,
-        callbacks=tuple(callbacks),
-        progress=progress,
-    )
+    given |= {
+        "metrics": metrics,
+        "monitor": next(iter(metrics)) if monitor is None else monitor,
+        "data": as_source(data, wide.n),
+        "validation": None if validation is None else as_source(validation, wide.n),
+        "early_stop": EarlyStop(patience=early_stop) if isinstance(early_stop, int) else early_stop,
+        "callbacks": tuple(callbacks),
+    }
+    lanes, options = lanes_of(wide, optimizer), FitOptions(**given)
     with seeded(wide, seed):
-        return FitLoop(lanes, plan).run()
+        return FitLoop(lanes, options).run()

@@ -117,6 +117,7 @@ def cross_entropy(
 
 
 _SMOOTHING = Limits(0.0, 1.0 + 1e-12)
+LANE_LOSSES = (mse, l1, smooth_l1, huber, bce_with_logits, kl_div, nll, cross_entropy)
 
 
 def check_loss(loss: Any) -> None:
@@ -126,26 +127,14 @@ def check_loss(loss: Any) -> None:
     if not (plain or (module and loss.reduction != "none")):
         return
     name = type(loss).__name__ if module else loss.__name__
-    own = _OWN.get(name.removesuffix("Loss").removesuffix("_loss").lower().replace("_", ""), "")
+    plain_name = name.removesuffix("Loss").removesuffix("_loss").lower().replace("_", "")
+    plain_name = plain_name.replace("binarycrossentropy", "bce")
+    own = next((f.__name__ for f in LANE_LOSSES if f.__name__.replace("_", "") == plain_name), "")
     remedy = f"lane_losses.{own}" if own else "one that reduces over all dimensions but the first"
     raise ArgumentError(
         f"{name} gives one number for all lanes, so that each would learn at 1/N of its rate; expected one "
         f"number per lane [N]: use {remedy} (wide_compiler.training.lane_losses)"
     )
-
-
-# Names of torch's losses, without underscores and suffixes -> functions of this file.
-_OWN = {
-    "mse": "mse",
-    "l1": "l1",
-    "smoothl1": "smooth_l1",
-    "huber": "huber",
-    "bcewithlogits": "bce_with_logits",
-    "binarycrossentropywithlogits": "bce_with_logits",
-    "kldiv": "kl_div",
-    "nll": "nll",
-    "crossentropy": "cross_entropy",
-}
 
 
 def check_lane_losses(losses: Any, n: int) -> Tensor:

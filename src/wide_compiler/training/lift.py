@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from ..errors import ArgumentError
 from ..model.marks import has_lanes
-from .groups import MASKED, RATIO
+from .groups import MASKED, RATIO, LaneGroups
 from .lane_numbers import Limits
 from .optimizer import LaneOptimizer
 
@@ -56,7 +56,7 @@ class LiftedOptimizer(LaneOptimizer):
     limits = {"lr": Limits()}
 
     def __init__(self, params: Iterable[Any], lr: Any = 1e-3, **options: Any):
-        super().__init__(params, {"lr": lr, "capturable": False, **options})
+        LaneGroups.__init__(self, params, {"lr": lr, "capturable": False, **options})
         own = [{k: v for k, v in group.items() if k not in (RATIO, MASKED)} for group in self.param_groups]
         if "capturable" not in options:
             own = [{k: v for k, v in group.items() if k != "capturable"} for group in own]

@@ -1,13 +1,13 @@
 """Lion with hyper-parameters per lane."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
 from .bucket import Bucket, add_scaled_, average_, scale_, spread
 from .lane_numbers import Limits
-from .optimizer import LaneOptimizer, used
+from .optimizer import LaneOptimizer, StepOptions, used
 
 
 class Lion(LaneOptimizer):
@@ -31,22 +31,10 @@ class Lion(LaneOptimizer):
         lr: Any = 1e-4,
         betas: Any = (0.9, 0.99),
         weight_decay: Any = 0.0,
-        *,
-        maximize: bool = False,
-        fused: bool | None = None,
-        capturable: bool = True,
+        **options: Unpack[StepOptions],
     ):
-        super().__init__(
-            params,
-            {
-                "lr": lr,
-                "betas": betas,
-                "weight_decay": weight_decay,
-                "maximize": maximize,
-                "fused": fused,
-                "capturable": capturable,
-            },
-        )
+        settings = {"lr": lr, "betas": betas, "weight_decay": weight_decay}
+        super().__init__(params, settings, **options)
 
     def fresh_state(self, group: dict[str, Any]) -> dict[str, float]:
         return {"exp_avg": 0.0}

@@ -1,7 +1,7 @@
 """LaneOptimizer: base class of the optimisers of this package."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor
@@ -15,13 +15,33 @@ from .stock_states import StockStates
 FUSED_ON = ("cpu", "cuda")
 
 
+class StepOptions(TypedDict, total=False):
+    """Options of every optimiser of this package, as in `torch.optim`; the same for all lanes."""
+
+    maximize: bool  # False
+    fused: bool | None  # None: use a fused kernel where there is one
+    capturable: bool  # True: on CUDA, steps can be recorded
+
+
 class LaneOptimizer(StockStates):
     """An optimiser over `wide.parameters()` with hyper-parameters per lane.
 
     All state is on the device of the parameters, and a step does not synchronise with it.
+
+    Args:
+        params: parameters of a wide model, or groups of them.
+        settings: hyper-parameters of a subclass by name, each a number or one number per lane.
+        options: see `StepOptions`.
     """
 
     _memory: Tensor | None = None
+
+    def __init__(self, params: Iterable[Any], settings: dict[str, Any], **options: Unpack[StepOptions]):
+        unknown = options.keys() - StepOptions.__annotations__.keys()
+        if unknown:
+            raise TypeError(f"{type(self).__name__} got an unexpected keyword argument {min(unknown)!r}")
+        defaults = {"maximize": False, "fused": None, "capturable": True}
+        super().__init__(params, {**settings, **defaults, **options})
 
     def update(self, bucket: Bucket, numbers: dict[str, Any], group: dict[str, Any]) -> None:
         """Update one bucket. `numbers` are the hyper-parameters, each a number or `[N]`."""

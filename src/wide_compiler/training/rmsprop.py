@@ -1,7 +1,7 @@
 """RMSprop with hyper-parameters per lane."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
@@ -17,7 +17,7 @@ from .bucket import (
     spread,
 )
 from .lane_numbers import Limits
-from .optimizer import LaneOptimizer, used
+from .optimizer import LaneOptimizer, StepOptions, used
 
 
 class RMSprop(LaneOptimizer):
@@ -34,25 +34,17 @@ class RMSprop(LaneOptimizer):
         weight_decay: Any = 0.0,
         momentum: Any = 0.0,
         centered: bool = False,
-        *,
-        maximize: bool = False,
-        fused: bool | None = None,
-        capturable: bool = True,
+        **options: Unpack[StepOptions],
     ):
-        super().__init__(
-            params,
-            {
-                "lr": lr,
-                "alpha": alpha,
-                "eps": eps,
-                "weight_decay": weight_decay,
-                "momentum": momentum,
-                "centered": centered,
-                "maximize": maximize,
-                "fused": fused,
-                "capturable": capturable,
-            },
-        )
+        settings = {
+            "lr": lr,
+            "alpha": alpha,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "momentum": momentum,
+            "centered": centered,
+        }
+        super().__init__(params, settings, **options)
 
     def fresh_state(self, group: dict[str, Any]) -> dict[str, float]:
         names = [

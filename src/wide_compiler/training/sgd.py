@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ from torch import Tensor
 from ..errors import ArgumentError
 from .bucket import Bucket, Tensors, add_scaled, add_scaled_, scale_
 from .lane_numbers import LaneNumber, Limits
-from .optimizer import FUSED_ON, LaneOptimizer, single, used
+from .optimizer import FUSED_ON, LaneOptimizer, StepOptions, single, used
 
 
 class SGD(LaneOptimizer):
@@ -37,24 +37,16 @@ class SGD(LaneOptimizer):
         dampening: Any = 0.0,
         weight_decay: Any = 0.0,
         nesterov: bool = False,
-        *,
-        maximize: bool = False,
-        fused: bool | None = None,
-        capturable: bool = True,
+        **options: Unpack[StepOptions],
     ):
-        super().__init__(
-            params,
-            {
-                "lr": lr,
-                "momentum": momentum,
-                "dampening": dampening,
-                "weight_decay": weight_decay,
-                "nesterov": nesterov,
-                "maximize": maximize,
-                "fused": fused,
-                "capturable": capturable,
-            },
-        )
+        settings = {
+            "lr": lr,
+            "momentum": momentum,
+            "dampening": dampening,
+            "weight_decay": weight_decay,
+            "nesterov": nesterov,
+        }
+        super().__init__(params, settings, **options)
 
     def check_group(self, group: dict[str, Any]) -> None:
         if not group["nesterov"]:

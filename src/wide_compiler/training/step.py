@@ -189,6 +189,8 @@ class TrainStep:
             return "the inputs are not on CUDA"
         if not all(isinstance(x, (Tensor, bool, int, float, str, type(None))) for x in (*args, *targets)):
             return "the arguments are more than tensors and numbers"
+        if any(t.is_nested for t in tensors):
+            return "the arguments are nested tensors"
         latest = self.wide.programs.latest
         if latest is not None and latest.runs_members:
             return "modules run as Python, which a recording would skip"
