@@ -78,7 +78,8 @@ PROGRAMS = {
 # What the rewritten text itself stands on; what runs an item, so that its errors are the item's; threads,
 # that know which items have begun.
 KERNEL = (
-    *("call", "exceptions", "jit", "text", "mapping", "explain", "oracle", "module", "ir", "parallelism"),
+    *("call", "exceptions", "jit", "text", "mapping", "site_rows", "comparison", "module", "ir"),
+    "parallelism",
 )
 KERNEL_CLASSES = ("Site", "Overlap", "ZipOrEnumerate")
 KERNEL_FUNCTIONS = {"Schedule.skipped", "made", "Work.one", "Items.row"}
