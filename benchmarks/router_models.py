@@ -31,7 +31,7 @@ from wide_compiler.measure.clock import best_medians
 from wide_compiler.measure.fixed_draws import FixedDraws
 from wide_compiler.measure.store import nothing_remembered
 from wide_compiler.routers import CompileRouter
-from wide_compiler.routers.planned_model import call_of
+from wide_compiler.routers.calls import call_of
 
 BAR = 0.97
 ROOT = Path(__file__).resolve().parent
@@ -77,7 +77,7 @@ def compare(model, args, kwargs, train, dtype, draws):
         if one is not joined or one is model or not fixed:
             return one(*args, **kwargs)
         call = call_of(args, kwargs)  # under a mode the model would run as it is
-        return program.run_call(call.tensors, args, kwargs)
+        return ran.program.run_call(call.tensors, args, kwargs)
 
     def results(one):
         with FixedDraws() if fixed else contextlib.nullcontext():
@@ -89,7 +89,7 @@ def compare(model, args, kwargs, train, dtype, draws):
             gradients = torch.autograd.grad(loss_of(output), parameters, allow_unused=True)
         return tensors_of(output), gradients
 
-    program = joined.settle(call_of(args, kwargs)) if joined is not model else None
+    ran = joined.settle(call_of(args, kwargs)) if joined is not model else None
     worst = (0.0, 0.0)
     for _ in range(3):  # the second and third call on changed weights
         (want, want_gradients), (got, gradients) = results(copy.deepcopy(model)), results(joined)

@@ -107,7 +107,7 @@ def test_a_faster_way_that_does_not_run_has_its_reason():
     assert lines[0] == "wide (measured)"
     reasons = {line.split("ms  ")[1].split("  ")[0]: line.count("(") for line in lines[1:]}
     assert reasons == {"wide, WideLinear: sequential": 1, "chunks of 2": 1, "wide": 0, "loop": 0}
-    assert "early rounds" in lines[1] and "not 5% faster" in lines[2]
+    assert "first rounds" in lines[1] and "less than 5% faster" in lines[2]
 
 
 def test_what_an_explanation_says_to_programs():

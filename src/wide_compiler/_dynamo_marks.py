@@ -1,4 +1,4 @@
-"""Markers for torch.compile that avoid importing torch._dynamo, which takes a second."""
+"""Helpers for code that torch.compile traces, without importing torch._dynamo, which takes a second."""
 
 import functools
 from collections.abc import Callable
@@ -34,3 +34,19 @@ def outside_traces(fn: Function) -> Function:
     marks = {"_torchdynamo_disable": True, "_torchdynamo_disable_msg": None, "_torchdynamo_orig_callable": fn}
     vars(run).update(marks, _torchdynamo_disable_recursive=True)
     return run  # type: ignore[return-value]
+
+
+class TracedStore:
+    """Numbered objects made while torch.compile traces, when functions can only return plain values.
+
+    Each is a separate attribute: dynamo does not see items appended to a list it has read, and would guard on
+    the length of a list.
+    """
+
+    def keep(self, thing: Any) -> int:
+        number = len(vars(self))
+        setattr(self, f"thing_{number}", thing)
+        return number
+
+    def get(self, number: int) -> Any:
+        return getattr(self, f"thing_{number}")

@@ -95,7 +95,7 @@ class Explanation:
         return {"name": self.name, "why": self.why, "note": self.note, "rows": rows}
 
     def __str__(self) -> str:
-        lines = [self._headline(), *_table([row.cells() for row in self.rows]), self.note]
+        lines = [self._headline(), *table([row.cells() for row in self.rows]), self.note]
         return "\n".join(line for line in lines if line)
 
     def _headline(self) -> str:
@@ -126,7 +126,7 @@ def _milliseconds(ms: float | dict[str, float] | None) -> str:
     return "" if ms is None else f"{ms:.3f}"
 
 
-def _table(rows: list[dict[str, str]]) -> list[str]:
+def table(rows: list[dict[str, str]]) -> list[str]:
     """Lines of a table without empty columns. Nothing is truncated or wrapped; long reasons come last."""
     from rich.console import Console
     from rich.table import Table

@@ -234,7 +234,7 @@ def test_strategies_can_be_forced(strategy, way):
     models = members("mlp")
     wide = wide_compiler.compile(models, x[0], config=WideConfig(strategy=strategy))
     torch.testing.assert_close(wide.stacked(x), torch.stack([m(a) for m, a in zip(models, x, strict=True)]))
-    assert (wide.explain().way, wide.explain().tuned.why) == (way, "as asked for")
+    assert (wide.explain().way, wide.explain().tuned.why) == (way, "set by the configuration")
     if strategy == "sequential":
         assert {row.strategy for row in wide.explain().rows if row.op == "linear.default"} == {"sequential"}
 

@@ -370,7 +370,7 @@ def test_a_computed_weight_of_members_that_run_as_python():
 
 def test_a_weight_that_is_gone_is_named(models, wide):
     del wide.fc1._parameters["weight"]
-    with pytest.raises(WideError, match=r"fc1\.weight is gone"):
+    with pytest.raises(WideError, match=r"fc1\.weight: the members' code reads a tensor"):
         wide.shared(randn(5, 4))
 
 

@@ -127,30 +127,36 @@ def test_copies_run_their_own_towers():
 
 
 BAD = {
-    "a duplicate name": (lambda r: r.attach("a", Mlp("a")), "'a' is attached already"),
+    "a duplicate name": (lambda r: r.attach("a", Mlp("a")), "'a' is already attached"),
     "a name that is taken": (
         lambda r: r.attach("forward", Mlp("a")),
         "'forward' is an attribute of WideRouter",
     ),
     "a dotted name": (lambda r: r.attach("x.y", Mlp("a")), "without dots, got 'x.y'"),
-    "no module": (lambda r: r.replace("a", 3), "'a' is int, expected a torch.nn.Module"),
-    "a stage that is no module": (lambda r: r["a"].append("relu"), "a stage is a torch.nn.Module, got str"),
-    "registered twice": (lambda r: r.register_tower("a"), "'a' is registered already; the towers are a, b"),
+    "no module": (lambda r: r.replace("a", 3), "'a': expected a torch.nn.Module, got int"),
+    "a stage that is no module": (
+        lambda r: r["a"].append("relu"),
+        "stage: expected a torch.nn.Module, got str",
+    ),
+    "registered twice": (
+        lambda r: r.register_tower("a"),
+        "'a' is already registered; registered towers: a, b",
+    ),
     "nothing to register": (
         lambda r: r.register_tower("z"),
-        "no component 'z' to register; attached are a, b",
+        "no component 'z' to register; attached: a, b",
     ),
-    "an unknown component": (lambda r: r["z"], "'z' is not attached; there are a, b"),
+    "an unknown component": (lambda r: r["z"], "no component 'z'; attached: a, b"),
     "an unknown tower": (
         lambda r: r.wide_forward(torch.randn(2, 6), tower_names=["b", "z", "y"]),
-        "no tower is called 'z', 'y'; the towers are a, b",
+        "no tower 'z', 'y'; registered towers: a, b",
     ),
     "a string of towers": (lambda r: r.wide_forward(torch.randn(2, 6), tower_names="a"), "a list of names"),
     "a mask for towers that take none": (
         lambda r: r.wide_forward(torch.randn(2, 6), mask=torch.ones(2)),
-        r"'a' \(Mlp\) takes none",
+        r"'a' \(Mlp\) has no mask parameter",
     ),
-    "a name that is no string": (lambda r: BaseRouter(3), "a router's name is a string, got 3"),
+    "a name that is no string": (lambda r: BaseRouter(3), "name: expected a string, got 3"),
 }
 
 
@@ -232,7 +238,7 @@ def test_a_module_may_be_attached_as_config():
 
 def test_a_router_of_one_dtype_refuses_others():
     router = BaseRouter("half", strict_dtype=torch.float16, strict_device="cpu")
-    with pytest.raises(RouterError, match=r"weight has dtype torch\.float32, 'half' takes torch\.float16"):
+    with pytest.raises(RouterError, match=r"weight has dtype torch\.float32, but 'half' takes only torch"):
         router.attach("a", torch.nn.Linear(2, 2))
     assert router.attach("a", torch.nn.Linear(2, 2).half()).has("a")
 

@@ -110,7 +110,7 @@ def test_branches_that_depend_on_each_other_are_not_grouped(make):
     compiler = CompileRouter.from_module(model, x, config=AT_ONCE)
     assert not compiler.plan.groups
     assert compiler.compile() is model
-    assert any("wait" in declined.why for declined in compiler.plan.declined)
+    assert any("depend" in declined.why for declined in compiler.plan.declined)
 
 
 def test_a_model_that_cannot_be_captured_comes_back_as_it_is():
@@ -139,7 +139,7 @@ def test_what_is_printed(capsys):
     assert "q: Linear  [group 1]" in tree and "mlp: Sequential\n" in tree
     compiler.print_stages()
     stages = capsys.readouterr().out
-    assert "3 x Linear: blocks.0.attention.q" in stages and "loop: blocks.0, blocks.1: each waits" in stages
+    assert "3 x Linear: blocks.0.attention.q" in stages and "loop: blocks.0, blocks.1: each depends" in stages
     assert "blocks.0.attention.q" in str(compiler.plan)
 
 
@@ -291,6 +291,17 @@ def test_batch_sizes_and_keywords():
         torch.testing.assert_close(planned(x, extra=x), model(x, extra=x))
 
 
+def test_a_negative_zero_is_another_argument():
+    class Model(Mixture):
+        def forward(self, x, scale):
+            return super().forward(x) + 1 / torch.tensor(scale, dtype=x.dtype)
+
+    model, x = Model().double(), double(4, 6)
+    planned = CompileRouter.from_module(model, config=AT_ONCE).compile()
+    for scale in (0.0, 0.0, -0.0, 0.0):
+        torch.testing.assert_close(planned(x, scale), model(x, scale))
+
+
 def test_no_module():
     with pytest.raises(RouterError, match=r"takes a torch.nn.Module, got int"):
         CompileRouter.from_module(3)
@@ -404,7 +415,7 @@ def test_calls_of_several_depths_are_joined_and_the_rest_has_a_true_reason():
     left = {path for row in router.plan.declined for path in row.paths}
     assert left == {"first", "last", "short", "end"} - set(group.paths)
     assert {row.why for row in router.plan.declined} == {
-        "joined, it would wait for a group that waits for it"
+        "joining it would make two groups depend on each other"
     }
 
 
@@ -437,7 +448,7 @@ def test_python_that_gives_other_shapes_runs_the_whole_model_as_it_is():
     for batch in (x, -x, x, -x):
         torch.testing.assert_close(joined(batch), other(batch))
         torch.testing.assert_close(model.norm.running_mean, other.norm.running_mean)
-    assert "a shape that depends on values" in router.plan.why
+    assert "shape depends on values" in router.plan.why
 
 
 class Fused(nn.Module):

@@ -216,7 +216,7 @@ def test_forced_into_sequence():
     router = collective(*[Mlp(str(i)) for i in range(4)], config=WideConfig(strategy="loop"))
     assert_equal_to_sequence(router, double(4, 6))
     (row,) = router.explain().rows
-    assert (row.how, row.why) == ("loop", "as asked for")
+    assert (row.how, row.why) == ("loop", "set by the configuration")
 
 
 class Named(BaseTower):
@@ -318,7 +318,7 @@ def test_one_tower_under_two_names():
     torch.testing.assert_close(got["a"], expected[0])
     torch.testing.assert_close(got["b"], expected[1])
     torch.testing.assert_close(shared[1].running_mean, tower[1].running_mean)
-    assert "one buffer for several" in router.explain().rows[0].why
+    assert "one buffer shared by several" in router.explain().rows[0].why
 
 
 def test_structured_outputs_and_python_arguments():

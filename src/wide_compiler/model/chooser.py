@@ -28,6 +28,8 @@ from .ways import MemberLoop, Whole, has_lanes
 WIDE, LOOP = CallPlan(), CallPlan("loop")
 # Ties go to the simplest plan: first the loop, then one wide call.
 PLAINEST = [str(LOOP), str(WIDE)]
+# Reason for a plan that nothing was measured against.
+SET = "set by the configuration"
 # A strategy this many times slower when used everywhere is not tried at single sites.
 HOPELESS = 3.0
 # If wide takes less than this share of the loop's time, the loop is not compiled.
@@ -69,8 +71,8 @@ class Tuned:
         if own is None or ms >= own:
             return ""
         if beats(1e-3 * ms, 1e-3 * own):
-            return "  (in a few early rounds; others were faster in the final)"
-        return f"  (not {1 - margin(1e-3 * own):.0%} faster, which a less plain way has to be)"
+            return "  (in the first rounds; slower in the final ones)"
+        return f"  (less than {1 - margin(1e-3 * own):.0%} faster, too little for a more complex plan)"
 
 
 class Chooser:
@@ -111,7 +113,7 @@ class Chooser:
             return self._there()
         plan = self._forced()
         if plan is not None:
-            return self._tuned(plan, "as asked for")
+            return self._tuned(plan, SET)
         why = self._why_not()
         if why:
             return self._tuned(CallPlan(compiled=self.config.compile), why)
@@ -126,7 +128,7 @@ class Chooser:
                 self.built.clear()
                 torch.cuda.empty_cache()
                 plan = CallPlan(compiled=True, taken=self._for_compiler({})) if self.config.compile else WIDE
-                return self._tuned(plan, "not measured: ways do not fit in memory beside each other")
+                return self._tuned(plan, "not measured: the candidates do not fit in memory together")
             except Exception as error:  # fall back; a faulty call raises its own error when run
                 return self._tuned(WIDE, f"not measured: {one_line(error)}")
 
@@ -140,13 +142,16 @@ class Chooser:
 
     def _there(self) -> Tuned:
         """Choose for arguments outside this process: run the whole graph there as one call if possible."""
-        tuned = self._tuned(WIDE, "not measured: the lanes lie elsewhere, and run op by op")
+        tuned = self._tuned(WIDE, "not measured: the lanes are on workers and run op by op")
         if self.runs_python or self.reordered:
             return tuned  # one generator draws for all lanes
         lanes = [has_lanes(self.graph, kind, key) for kind, key in self.graph.feeds]
         runner = lane_runner(self.graph, lanes, self.arguments, self.n)
         if runner is not None:
-            tuned.run, tuned.why = Whole(runner), "the lanes lie elsewhere: one call, each with its own"
+            tuned.run, tuned.why = (
+                Whole(runner),
+                "the lanes are on workers: one call for all of them",
+            )
         return tuned
 
     def _forced(self) -> CallPlan | None:

@@ -105,7 +105,7 @@ def _check_pure(model: Any, door: str, args: tuple, kwargs: dict) -> None:
     tensors = model.tensors()
     placed = next((path for path, tensor in tensors.items() if memory_id(tensor) is not None), None)
     if placed is not None:
-        raise UnsupportedError(f"export: {placed} lies on workers; export the model before it is placed")
+        raise UnsupportedError(f"export: {placed} is on workers; export the model before placing it there")
     with torch.no_grad():
         stacked, keywords = (args, kwargs) if door != "packed" else _stacked(args, kwargs, model.n)
         leaves, spec = _tree.flatten((stacked, keywords))

@@ -12,7 +12,7 @@ from ..errors import AlignmentError, InputError, LaneIndexError, UnsupportedErro
 from ..remote_tensors import to_local
 from . import saving
 from .marks import has_lanes, mark_parameters
-from .members import Skeletons, build_tree
+from .members import Skeletons, build_tree, hooks_lost
 from .plan_builder import channels_last
 from .registered import Registered, stacked_tensor
 from .scope import Children, Place, Scope, find_ties
@@ -55,7 +55,7 @@ class LaneStore(Children, nn.Module):
             if isinstance(scope, Scope):
                 scope.belongs_to(self.skeletons, path)
         self.views = Views((), self.places, self.wide_states)
-        self.gradient_hooks = _gradient_hooks(models[0])
+        self.uncapturable = hooks_lost(models, forward=False)
         mark_parameters(self)
 
     def train(self, mode: bool = True) -> "LaneStore":
@@ -161,7 +161,7 @@ class LaneStore(Children, nn.Module):
             return self.registered.example_tensor(path)
         if self._place(path) is None or path in self.ragged:
             raise CaptureFailed(
-                f"{path} is a tensor that a member's forward has made, and a graph would freeze"
+                f"{path} is a tensor made by a member's forward, and would be a constant in a graph"
             )
         return to_local(self.lane_state(lane, path))
 
@@ -272,11 +272,3 @@ def _constants(skeleton: nn.Module) -> dict[str, Tensor]:
     """Return plain tensor attributes by canonical path; stubs unless the lane has its own."""
     names = canonical_names(skeleton)
     return {names[slot.path]: slot.tensor for slot in slots(skeleton) if slot.kind == "constant"}
-
-
-def _gradient_hooks(model: nn.Module) -> str:
-    """Return the path of a module with backward hooks; '' if there is none."""
-    for path, module in model.named_modules():
-        if module._backward_hooks or module._backward_pre_hooks:
-            return path or "the model"
-    return ""

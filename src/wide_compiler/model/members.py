@@ -66,8 +66,8 @@ def build_tree(
             one_object.add(canonical)
         elif len({id(t) for t in tensors}) < len(tensors) and tensors[0].requires_grad:
             raise AlignmentError(
-                f"{slot.path} is one tensor in some lanes and another in others; training would part them: "
-                f"share it between all lanes or none"
+                f"{slot.path} is one tensor in some lanes and another in others; training would make "
+                f"them differ; share it between all lanes or none"
             )
         if is_shared(models, slot, tensors):
             # A frozen shared tensor may be large and is not copied; one that may change is copied.
@@ -105,6 +105,21 @@ def _hang(scope: nn.Module, slot: Slot, tensor: Any) -> None:
         scope._buffers[slot.name] = tensor
         if not slot.persistent:
             scope._non_persistent_buffers_set.add(slot.name)
+
+
+def hooks_lost(models: Sequence[nn.Module], forward: bool = True) -> str:
+    """Which hook a graph of the models would not call; '' if there is none.
+
+    Forward hooks of torch's own parametrisations only compute weights, and are allowed.
+    """
+    for path, module in ((p, m) for model in models for p, m in model.named_modules()):
+        where = path or type(module).__name__
+        if module._backward_hooks or module._backward_pre_hooks:
+            return f"{where} has a backward hook, which a graph would not call"
+        for hook in (*module._forward_hooks.values(), *module._forward_pre_hooks.values()) if forward else ():
+            if getattr(hook, "__module__", type(hook).__module__).split(".")[0] != "torch":
+                return f"{where} has a forward hook, which a graph would not call"
+    return ""
 
 
 def _held_by_all(models: Sequence[nn.Module]) -> list[Any]:

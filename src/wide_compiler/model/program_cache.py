@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .. import _tree
+from .._dynamo_marks import TracedStore
 from ..capture import (
     Captured,
     CaptureFailed,
@@ -32,7 +33,6 @@ from ..widen import MEMBERS, Probe, ReadsLayout, WidenFailed, widen
 from ..widen.classify import reads_layout
 from .members import Skeletons
 from .program import Call, LoopProgram, Program, WideProgram
-from .traced_store import TracedStore
 
 # Maximum number of shapes with a separate capture; further shapes run as a loop.
 MAX_CAPTURES = 24
@@ -157,34 +157,34 @@ class ProgramCache:
             frozen = _tree.unkeyed_leaf(call.leaves)
             if frozen is not None:
                 raise CaptureFailed(
-                    f"an argument is a {type(frozen).__name__}, whose content a graph would freeze"
+                    f"an argument is a {type(frozen).__name__}, whose content would be a constant in a graph"
                 )
-            if model.gradient_hooks:
-                raise CaptureFailed(f"{model.gradient_hooks} has a backward hook, which a graph would lose")
+            if model.uncapturable:
+                raise CaptureFailed(model.uncapturable)
             captured = self._captured(key[0], call, model)
             program: Program = self._widened(captured, call, model)
         except (CaptureFailed, WidenFailed) as failure:
             self.reads_layout |= isinstance(failure, ReadsLayout)
-            program = self._loop(str(failure), call, model)
+            program = self._loop(failure, call, model)
             if isinstance(failure, HasEffects) and isinstance(program, LoopProgram):
                 program.calls_left = self.effects[training_flags(model.scopes)].looped_calls
         except AlignmentError as difference:
             if call.is_sample:
                 raise
-            program = self._loop(str(difference), call, model)  # lanes that differ for this input only
+            program = self._loop(difference, call, model)  # lanes that differ for this input only
         self.refuse_loops(program)
         return self.keep(key, program)
 
-    def _loop(self, why: str, call: Call, model: Any) -> LoopProgram:
+    def _loop(self, failure: Exception, call: Call, model: Any) -> LoopProgram:
         if call.is_sample:
             with _LayoutWatch() as watch:
                 _check_outputs_alike(model, call)
             self.reads_layout |= watch.reads_layout
         if self.kept:
-            _check_lanes_of_registered(model, why)
+            _check_lanes_of_registered(model, failure)
         model.separate_members()
         one_object = any(p.kind == "buffer" and p.path in model.one_object for p in model.places)
-        return LoopProgram(why, frozenset(model.wide_states), one_object, self.reads_layout)
+        return LoopProgram(str(failure), frozenset(model.wide_states), one_object, self.reads_layout)
 
     def _captured(self, mode: Any, call: Call, model: Any) -> Captured:
         known = self.captures.setdefault(mode, [])
@@ -217,14 +217,12 @@ class ProgramCache:
         if captured.reads_layout:
             self.layout_matters = True
             if len(call.layouts) > 1:
-                raise CaptureFailed(
-                    "its forward asks how inputs lie in memory, and those of lanes lie differently"
-                )
+                raise CaptureFailed("its forward reads the strides of its inputs, which differ between lanes")
         for path in sorted(captured.writes - model.wide_states):
             if any(path.startswith(f"{outer}.") for outer in self.kept):
                 continue  # the registered class holds it
             if path in model.one_object:
-                raise CaptureFailed(f"{path} is one tensor in all lanes and every lane writes it, in turn")
+                raise CaptureFailed(f"{path} is one tensor shared by all lanes, and every lane writes it")
             model.promote(path)
         if any(c.path and c.path not in self.kept for c in captured.calls):
             model.separate_members()
@@ -255,7 +253,7 @@ class ProgramCache:
         changes = self.effects.setdefault(training_flags(model.scopes), Changes())
         changes.note(why)
         if changes.looped_calls > 1:
-            program = self._loop(why, call, model)
+            program = self._loop(CaptureFailed(why), call, model)
             program.calls_left = changes.looped_calls
             self.refuse_loops(program)
             self.keep(key, program)
@@ -350,7 +348,7 @@ def observe(
         raise CaptureFailed(f"its forward raises {one_line(error)}") from error
 
 
-def _check_lanes_of_registered(model: Any, why: str) -> None:
+def _check_lanes_of_registered(model: Any, why: Exception) -> None:
     """Raise `InputError` if registered modules cannot be split into lanes, as a loop requires."""
     try:
         model.stacked_tensors()

@@ -52,7 +52,7 @@ def agreeing_layout(
     found = "; ".join(f"{LAYOUTS[layout]}: {problem}" for layout, problem in problems.items())
     raise ValidationError(
         f"{path}: {wide}, registered for {member}, does not give what {len(instances)} of them give one by "
-        f"one. {found}. Correct {wide} in one of these two layouts, or take it back with "
+        f"one. {found}. Correct {wide} in one of these two layouts, or remove it with "
         f"wide_compiler.REGISTRY.unregister({member!r})"
     )
 

@@ -15,7 +15,25 @@ from .chooser import Chooser
 from .isolation import isolated_from_transforms
 from .memory_overlap import Writes
 from .program import Call, WideProgram
-from .scope import Place
+
+
+def split_feeds(
+    graph: LaneGraph, n: int
+) -> tuple[list[Any], list[tuple[int, str]], list[tuple[int, int]], list[int]]:
+    """A lane graph's arguments that never change (None for the others), and the positions of the others:
+    (position, path) of states, (position, index) of inputs, positions of seeds."""
+    template: list[Any] = [None] * len(graph.feeds)
+    states, inputs, rng = [], [], []
+    for position, (kind, key) in enumerate(graph.feeds):
+        if kind == "state":
+            states.append((position, key))
+        elif kind == "input":
+            inputs.append((position, int(key)))
+        elif kind == "rng":
+            rng.append(position)
+        else:
+            template[position] = n if kind == "n" else graph.lane_data[f"{kind}:{key}"]
+    return template, states, inputs, rng
 
 
 class Binding:
@@ -27,26 +45,12 @@ class Binding:
 
     def __init__(self, graph: LaneGraph, model: Any):
         self.model = model
-        homes = {place.path: place for place in model.places}
-        self.template: list[Any] = [None] * len(graph.feeds)
-        self.states: list[tuple[int, dict[str, Any], str, Place]] = []
-        self.modules: list[tuple[int, str]] = []  # skeletons and registered modules
-        self.inputs: list[tuple[int, int]] = []
-        self.rng: list[int] = []
-        for position, (kind, key) in enumerate(graph.feeds):
-            if kind == "state" and key in homes:
-                place = homes[key]
-                self.states.append((position, place.home, place.name, place))
-            elif kind == "state":
-                self.modules.append((position, key))
-            elif kind == "input":
-                self.inputs.append((position, int(key)))
-            elif kind == "n":
-                self.template[position] = model.n
-            elif kind == "rng":
-                self.rng.append(position)
-            else:
-                self.template[position] = graph.lane_data[f"{kind}:{key}"]
+        places = {place.path: place for place in model.places}
+        self.template, states, self.inputs, self.rng = split_feeds(graph, model.n)
+        found = [(position, places[key]) for position, key in states if key in places]
+        self.states = [(position, place.home, place.name, place) for position, place in found]
+        # Skeletons and registered modules.
+        self.modules = [(position, key) for position, key in states if key not in places]
 
     def __call__(self, tensors: Sequence[Tensor], rng: Tensor | None) -> list[Any]:
         arguments = self.template.copy()

@@ -250,7 +250,7 @@ class Place:
                 hook(self.scope, ())
         tensor = getattr(self.scope, self.name, None)
         if not isinstance(tensor, Tensor):
-            raise AlignmentError(f"{self.path} is gone: the members' code reads it, and it is {tensor!r}")
+            raise AlignmentError(f"{self.path}: the members' code reads a tensor, got {tensor!r}")
         return tensor
 
     def check_stored(self, what: str) -> None:

@@ -1,6 +1,5 @@
 """Balance report: which towers dominate the sum of outputs, and which contribute nothing."""
 
-import io
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from .. import _tree
 from ..errors import ArgumentError
+from ..explain import table
 from .wide_router import WideRouter
 
 # A tower counts as dead if its output, or its gradient, is below this share of the towers' mean.
@@ -55,19 +55,20 @@ class Balance:
         return [tower.name for tower in self.towers if tower.state == "dead"]
 
     def __str__(self) -> str:
-        from rich.console import Console
-        from rich.table import Table
-
-        table = Table(title=f"balance of {len(self.towers)} towers", title_justify="left")
-        for column in ("tower", "opinion", "share", "spread", "gradient", "parameters", "state", "why"):
-            table.add_column(column, overflow="fold")
-        for t in self.towers:
-            gradient = "" if t.gradient is None else f"{t.gradient:.3g}"
-            numbers = (f"{t.opinion:.3g}", f"{t.share:.0%}", f"{t.spread:.3g}", gradient, f"{t.parameters:,}")
-            table.add_row(t.name, *numbers, t.state, t.why)
-        buffer = io.StringIO()
-        Console(file=buffer, width=130).print(table)
-        return buffer.getvalue()
+        rows = [
+            {
+                "tower": t.name,
+                "opinion": f"{t.opinion:.3g}",
+                "share": f"{t.share:.0%}",
+                "spread": f"{t.spread:.3g}",
+                "gradient": "" if t.gradient is None else f"{t.gradient:.3g}",
+                "parameters": f"{t.parameters:,}",
+                "state": t.state,
+                "why": t.why,
+            }
+            for t in self.towers
+        ]
+        return "\n".join([f"balance of {len(rows)} towers", *table(rows)])
 
 
 def balance(router: WideRouter, opinions: Mapping[str, Any]) -> Balance:
@@ -80,7 +81,7 @@ def balance(router: WideRouter, opinions: Mapping[str, Any]) -> Balance:
     towers = router._towers()
     unknown = [name for name in opinions if name not in towers]
     if unknown:
-        raise ArgumentError(f"no tower is called {unknown[0]!r}; the towers are {', '.join(towers)}")
+        raise ArgumentError(f"no tower {unknown[0]!r}; registered towers: {', '.join(towers)}")
     found = []
     sizes = {name: _size(_tensors(out)) for name, out in opinions.items()}
     total = sum(size for size in sizes.values() if math.isfinite(size)) or 1.0
@@ -106,15 +107,15 @@ def _judge(towers: list[TowerBalance]) -> None:
     usual = sum(gradients) / len(gradients) if gradients else 0.0
     for tower in towers:
         if not math.isfinite(tower.opinion):
-            tower.state, tower.why = "dead", "its opinion is not finite"
+            tower.state, tower.why = "dead", "its output is not finite"
         elif tower.opinion <= DEAD * mean:
-            tower.state, tower.why = "dead", "its opinion is next to nothing"
+            tower.state, tower.why = "dead", "its output is close to zero"
         elif tower.spread <= DEAD * tower.opinion:
-            tower.state, tower.why = "dead", "it says the same whatever it sees"
+            tower.state, tower.why = "dead", "its output does not depend on its input"
         elif tower.gradient is not None and usual and tower.gradient <= DEAD * usual:
-            tower.state, tower.why = "dead", "next to no gradient reaches it"
+            tower.state, tower.why = "dead", "its gradient is close to zero"
         elif len(towers) > 1 and tower.share >= min(DOMINANT / len(towers), 0.9):
-            tower.state, tower.why = "dominant", f"{tower.share:.0%} of all that is said is its own"
+            tower.state, tower.why = "dominant", f"its output is {tower.share:.0%} of the sum of all outputs"
 
 
 def _tensors(output: Any) -> list[Tensor]:

@@ -2,6 +2,7 @@
 
 import threading
 import types
+from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
 
@@ -24,6 +25,25 @@ class _Running(threading.local):
 RUNNING = _Running()
 # Whether a cache was filled outside any forward; the next forward clears it.
 _LEFT = [False]
+
+
+def overridable(ours: Callable[[Any], Any]) -> Any:
+    """A property that a subclass may replace by assigning any attribute or submodule of that name.
+
+    Such an attribute is the subclass's own; no code here reads it.
+    """
+    name = ours.__name__
+
+    def read(self: nn.Module) -> Any:
+        for table in (self.__dict__, self._modules, self._parameters, self._buffers):
+            if name in table:
+                return table[name]
+        return ours(self)
+
+    def write(self: nn.Module, value: Any) -> None:
+        self.__dict__[name] = value
+
+    return property(read, write, doc=ours.__doc__)
 
 
 class RouterError(WideError, ValueError):
@@ -62,21 +82,17 @@ class BaseRouter(nn.Module):
         """
         super().__init__()
         if not isinstance(name, str):
-            raise RouterError(f"a router's name is a string, got {name!r}")
+            raise RouterError(f"name: expected a string, got {name!r}")
         self._label = Label(name)
         self._identity = Label(uuid or str(uuid4()))
         self._required = (strict_dtype, torch.device(strict_device) if strict_device is not None else None)
         self._kept_objects: dict[str, Any] = {}
         self._router_cache: dict[str, Tensor] = {}
 
-    # Subclasses may set attributes under these public names; such an attribute hides ours, and no code here
-    # reads them.
-
-    @property
+    @overridable
     def name(self) -> Any:
         """The router's name; assigning a string renames it."""
-        own = given(self, "name", None)
-        return self._label.read() if own is None else own
+        return self._label.read()
 
     @name.setter
     def name(self, value: Any) -> None:
@@ -86,33 +102,20 @@ class BaseRouter(nn.Module):
         else:
             self.__dict__["name"] = value
 
-    @property
+    @overridable
     def objects(self) -> Any:
         """Attached objects that are not modules, by name."""
-        return given(self, "objects", self._kept_objects)
+        return self._kept_objects
 
-    @objects.setter
-    def objects(self, value: Any) -> None:
-        self.__dict__["objects"] = value
-
-    @property
+    @overridable
     def uuid(self) -> Any:
         """The router's unique identifier."""
-        own = given(self, "uuid", None)
-        return self._identity.read() if own is None else own
+        return self._identity.read()
 
-    @uuid.setter
-    def uuid(self, value: Any) -> None:
-        self.__dict__["uuid"] = value
-
-    @property
+    @overridable
     def components(self) -> Any:
         """The components by name; assigning an item adds a component."""
-        return given(self, "components", Components(self))
-
-    @components.setter
-    def components(self, value: Any) -> None:
-        self.__dict__["components"] = value
+        return Components(self)
 
     # Components.
 
@@ -125,7 +128,7 @@ class BaseRouter(nn.Module):
         self._check_component(name, module)
         if name in self._modules:
             raise RouterError(
-                f"{name!r} is attached already; replace({name!r}, module) exchanges it, detach removes it"
+                f"{name!r} is already attached; use replace({name!r}, module), or detach({name!r}) first"
             )
         if hasattr(self, name) and not isinstance(getattr(type(self), name, None), property):
             raise RouterError(f"{name!r} is an attribute of {type(self).__name__}; choose another name")
@@ -166,22 +169,22 @@ class BaseRouter(nn.Module):
         if isinstance(name, str) and name in self._kept_objects:
             return self._kept_objects[name]
         known = ", ".join([*self._modules, *self._kept_objects])
-        raise UnknownComponent(f"{name!r} is not attached; there are {known or 'none'}")
+        raise UnknownComponent(f"no component {name!r}; attached: {known or 'none'}")
 
     def _check_name(self, name: str) -> None:
         if not isinstance(name, str) or not name or "." in name:
-            raise RouterError(f"a component's name is a string without dots, got {name!r}")
+            raise RouterError(f"component name: expected a non-empty string without dots, got {name!r}")
 
     def _check_component(self, name: str, module: nn.Module) -> None:
         self._check_name(name)
         if not isinstance(module, nn.Module):
-            raise RouterError(f"{name!r} is {type(module).__name__}, expected a torch.nn.Module")
+            raise RouterError(f"{name!r}: expected a torch.nn.Module, got {type(module).__name__}")
         for path, parameter in module.named_parameters():
             for kind, wanted in zip(("dtype", "device"), self._required, strict=True):
                 got = getattr(parameter, kind)
                 if wanted is not None and got != wanted:
                     raise RouterError(
-                        f"{name!r}: {path} has {kind} {got}, {self._label.text!r} takes {wanted} only"
+                        f"{name!r}: {path} has {kind} {got}, but {self._label.text!r} takes only {wanted}"
                     )
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -256,21 +259,13 @@ class BaseRouter(nn.Module):
                 _LEFT[0] = False
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError(f"{type(self).__name__} does not say what its forward does")
+        raise NotImplementedError(f"{type(self).__name__} defines no forward")
 
 
 class UnknownComponent(RouterError, KeyError):
     """No component has this name."""
 
     __str__ = Exception.__str__  # KeyError would show the message in quotes
-
-
-def given(module: nn.Module, name: str, ours: Any) -> Any:
-    """The value that a subclass has set under a public name, else `ours`."""
-    for table in (module.__dict__, module._modules, module._parameters, module._buffers):
-        if name in table:
-            return table[name]
-    return ours
 
 
 def forget_filled() -> None:

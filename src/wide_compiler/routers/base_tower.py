@@ -58,5 +58,5 @@ class BaseTower(BaseRouter):
 
 def _checked(stage: nn.Module) -> nn.Module:
     if not isinstance(stage, nn.Module):
-        raise RouterError(f"a stage is a torch.nn.Module, got {type(stage).__name__}")
+        raise RouterError(f"stage: expected a torch.nn.Module, got {type(stage).__name__}")
     return stage

@@ -24,12 +24,12 @@ from .calls import without_history
 from .explain import Declined, Plan
 from .module_lanes import ModuleLanes
 from .piecewise import Piecewise, in_pieces
-from .programs import InSequence, unfusable
+from .programs import InSequence
 from .rehearsal import Rehearsal
 from .rewritten import Rewritten
 from .verdict import HOOKED, LOOP, TOGETHER, Verdict
 
-NOTHING_ALIKE = "no two of its modules are alike, called alike, and independent"
+NOTHING_ALIKE = "no two independent modules of one structure are called with inputs of the same kind"
 # Limit on repeated captures; a model nested deeper than this runs as a loop.
 MAX_ROUNDS = 12
 
@@ -54,11 +54,10 @@ class BranchPrograms(ProgramCache):
 
     @no_inference_mode()
     def build(self, key: Any, call: Call, model: Any) -> Any:
-        why = unfusable([self.model])
-        if why:
-            return self.keep(key, InSequence(why))  # type: ignore[arg-type]
         try:
             self.living = ModuleLanes([self.model], runs_python=True)
+            if self.living.uncapturable:
+                raise CaptureFailed(self.living.uncapturable)
             if self.rehearsal is None:
                 self.rehearsal = Rehearsal(self.model, *call.for_lane(0))
                 self.kept = self._candidates()
@@ -85,7 +84,7 @@ class BranchPrograms(ProgramCache):
             # Parts that cannot be captured run as Python between the graph nodes before and after them.
             own = {c.path: c.why for c in captured.calls if c.path and c.path not in self.kept}
             if any(node.target is enter_autocast for node in captured.graph.nodes):
-                raise CaptureFailed("it switches autocast on or off inside, and the order of calls counts")
+                raise CaptureFailed("its forward switches autocast, so its calls cannot be reordered")
             branches = Branches(captured, self.model, own)
             missing = set(self.kept) - {branch.path for branch in branches.all}
             loose = {branch.path for branch in branches.loose} - own.keys() | missing
@@ -122,8 +121,8 @@ class BranchPrograms(ProgramCache):
         own = {call.path for call in captured.calls if call.path} - self.kept.keys()
         return Rewritten(captured, self.model, self.config, own)
 
-    def _loop(self, why: str, call: Call, model: Any) -> Any:
-        return InSequence(why)
+    def _loop(self, failure: Exception, call: Call, model: Any) -> Any:
+        return InSequence(str(failure))
 
     def plan(self, program: Any) -> Plan:
         """The plan of a program, with the measurements so far."""
@@ -150,7 +149,7 @@ def stacked_already(model: nn.Module) -> list[Declined]:
         stacks = {p.shape[0] for p in module._parameters.values() if p is not None and p.dim() == 3}
         experts = getattr(module, "num_experts", None)
         if type(experts) is int and experts > 1 and stacks == {experts}:
-            why = f"its {experts} experts are stacked in one parameter each and run as its own Python says"
+            why = f"its parameters are already stacked over {experts} experts"
             found.append(Declined.of((path,), "alone", why, op=type(module).__name__))
     return found
 
@@ -168,7 +167,7 @@ def judge_model(program: Rewritten, guard: ModuleGuard, call: Call, config: Wide
     cuda = any(isinstance(t, Tensor) and t.is_cuda for t in (*call.tensors, *model.parameters()))
     written = list(model.buffers())
     original = Candidate(lambda: model(*args, **kwargs), leaves, written)
-    rewritten = Candidate(lambda: guard.holds() and program.run_at_home(call.tensors), leaves, written)
+    rewritten = Candidate(lambda: guard.holds() and program.run_call(call.tensors), leaves, written)
     with Contest(original, gradients, cuda) as contest:
         problem = contest.fails(rewritten)  # the first run decides for each group whether it is joined
         if problem:

@@ -60,22 +60,19 @@ class Branches:
     def planned(self) -> list[GroupRow]:
         plans = []
         for group in sorted(self.groups, key=lambda g: g[0].level):
-            modules = {branch.path: self.model.get_submodule(branch.path) for branch in group}
-            count = sum(p.numel() for module in modules.values() for p in module.parameters())
-            paths = tuple(branch.path for branch in group)
-            kind = type(modules[paths[0]]).__name__
-            plans.append(GroupRow.of(paths, op=kind, stage=group[0].level, parameters=count))
+            paths = [branch.path for branch in group]
+            modules = [self.model.get_submodule(path) for path in dict.fromkeys(paths)]
+            plans.append(GroupRow.of_modules(paths, modules, stage=group[0].level))
         return plans
 
     def declined(self) -> list[Declined]:
         """Calls without a partner, one entry per key."""
-        by_kind: dict[Any, list[Branch]] = {}
+        by_key: dict[Any, list[Branch]] = {}
         for branch in self.loose:
-            if branch.key is branch.node:  # runs as Python and never joins
-                continue
-            by_kind.setdefault(branch.key, []).append(branch)
+            if branch.key is not branch.node:  # else it runs as Python and never joins
+                by_key.setdefault(branch.key, []).append(branch)
         found = []
-        for branches in by_kind.values():
+        for branches in by_key.values():
             paths = tuple(branch.path for branch in branches)
             why = self.joining.why_not([branch.node for branch in branches])
             kind = type(self.model.get_submodule(paths[0])).__name__

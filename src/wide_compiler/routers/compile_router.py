@@ -6,12 +6,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..capture import structure
 from ..config import WideConfig
 from ..model.inputs import normalize_sample
 from .base_router import RouterError
-from .explain import GroupRow, Plan
-from .planned_model import PlannedModel, call_of
+from .calls import call_of
+from .explain import Plan
+from .piecewise import alike_modules
+from .planned_model import PlannedModel
+from .programs import InSequence
 
 
 class CompileRouter:
@@ -55,14 +57,18 @@ class CompileRouter:
     @property
     def plan(self) -> Plan:
         """The current plan."""
-        return self.planned.plan or Plan(_alike(self.model), name=type(self.model).__name__, settled=False)
+        return self.planned.plan or Plan(
+            alike_modules(self.model), name=type(self.model).__name__, settled=False
+        )
 
     def compile(self, mode: str | None = None, **options: Any) -> nn.Module:
         """A module that runs the plan; with a mode or options, compiled by `torch.compile` as well.
 
         Returns the model itself if a sample has shown that nothing can be joined.
         """
-        model = self.model if self.planned.has_nothing_to_join else self.planned
+        ran = self.planned.ran
+        nothing_to_join = ran is not None and isinstance(ran.program, InSequence)
+        model = self.model if nothing_to_join else self.planned
         if mode is None and not options:
             return model
         return torch.compile(model, mode=mode, **options)  # type: ignore[return-value]
@@ -101,22 +107,3 @@ class CompileRouter:
                 label = f"{name}: {type(module).__name__}{mark}".replace("[", r"\[")
                 branches[path] = branches[parent].add(label)
         Console().print(tree, highlight=False)
-
-
-def _alike(model: nn.Module) -> list[GroupRow]:
-    """Groups of outermost modules with parameters that have the same structure."""
-    sorts: dict[Any, list[str]] = {}
-    for path, module in model.named_modules():
-        kind = structure(module) if path and next(module.parameters(), None) is not None else None
-        if kind is not None:
-            sorts.setdefault(kind, []).append(path)
-    groups: list[GroupRow] = []
-    taken: set[str] = set()
-    for paths in sorts.values():
-        own = [path for path in paths if not any(path.startswith(f"{outer}.") for outer in taken)]
-        if len(own) > 1:
-            taken |= set(own)
-            modules = [model.get_submodule(path) for path in own]
-            count = sum(p.numel() for module in modules for p in module.parameters())
-            groups.append(GroupRow.of(tuple(own), op=type(modules[0]).__name__, parameters=count))
-    return groups

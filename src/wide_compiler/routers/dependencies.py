@@ -2,7 +2,7 @@
 
 import graphlib
 import itertools
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 from torch import fx
@@ -141,12 +141,14 @@ class Joining:
     def why_not(self, calls: Sequence[Any]) -> str:
         """Why ungrouped calls with one key were not joined."""
         alike = [call for call in self.bit if self.key[call] == self.key[calls[0]]]
-        chain = all(
-            self.waits_for[a] & self.bit[b] or self.waits_for[b] & self.bit[a]
-            for a in calls
-            for b in alike
-            if a != b
-        )
-        if not chain:
-            return "joined, it would wait for a group that waits for it"
-        return "each waits for the one before" if len(calls) > 1 else "the others wait for it, or it for them"
+        return why_apart(calls, alike, self._depend)
+
+    def _depend(self, a: Any, b: Any) -> bool:
+        return bool(self.waits_for[a] & self.bit[b] or self.waits_for[b] & self.bit[a])
+
+
+def why_apart(calls: Sequence[Any], alike: Sequence[Any], depend: Callable[[Any, Any], bool]) -> str:
+    """Why calls were not joined with each other or with others of their key, `alike`."""
+    if not all(depend(a, b) for a in calls for b in alike if a != b):
+        return "joining it would make two groups depend on each other"
+    return "each depends on the previous one" if len(calls) > 1 else "it depends on the others, or they on it"

@@ -1,7 +1,10 @@
 """explain() of routers: which towers or modules ran together, which did not, and why."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
+
+from torch import nn
 
 from ..explain import Explanation, Row
 from ..widen import NodeRow
@@ -31,6 +34,19 @@ class GroupRow(Row):
         cls, towers: tuple[str, ...], how: str = "not run", why: str = "", ms: Any = None, **more: Any
     ) -> Self:
         return cls(_shortened(towers), more.pop("op", ""), how, why, ms or {}, towers, **more)
+
+    @classmethod
+    def of_modules(
+        cls,
+        paths: Sequence[str],
+        modules: Sequence[nn.Module],
+        how: str = "not run",
+        why: str = "",
+        **more: Any,
+    ) -> Self:
+        """The row of modules of one structure, with the number of their parameters."""
+        count = sum(p.numel() for module in modules for p in module.parameters())
+        return cls.of(tuple(paths), how, why, op=type(modules[0]).__name__, parameters=count, **more)
 
     @property
     def paths(self) -> tuple[str, ...]:

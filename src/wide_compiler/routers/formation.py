@@ -10,11 +10,14 @@ from ..capture import CaptureFailed, structure
 from ..config import WideConfig
 from ..guards import ModuleGuard
 from ..guards.modes import plain_world
-from ..model.routes import Routes
+from .calls import Calls
 from .explain import GroupRow
 from .idle_children import sorted_by_use
 from .stacked_memory import Memory
-from .tower_group import VMapTowerGroup
+from .tower_group import Route, VMapTowerGroup
+
+# A group and its route, or None for a tower that runs by itself; the names of the towers.
+Step = tuple[VMapTowerGroup | None, Route | None, list[str]]
 
 
 class Formation:
@@ -46,7 +49,6 @@ class Formation:
         self.place = {
             name: (group, lane) for group in self.groups.values() for lane, name in enumerate(group.names)
         }
-        self.splits = Routes()  # cache of `split`
 
     def _merge(self, args: tuple, kwargs: dict) -> None:
         """Merge groups whose towers differ only in children that none of them uses."""
@@ -76,19 +78,13 @@ class Formation:
         for group, lanes in self.split(names):
             if group is None:
                 outputs[lanes[0]] = self.towers[lanes[0]](*args, **kwargs)  # type: ignore[index]
-                continue
-            results = group.run(lanes, args, kwargs)
-            for lane, result in zip(lanes, results, strict=True):
-                outputs[group.names[lane]] = result
+            else:
+                results = group.run_calls(lanes, Calls.shared(args, kwargs))
+                outputs.update(zip([group.names[lane] for lane in lanes], results, strict=True))
         return outputs
 
     def split(self, names: tuple[str, ...]) -> list[tuple[VMapTowerGroup | None, Any]]:
         """(group, lanes that run) pairs; a tower that runs by itself is (None, [name])."""
-        if names not in self.splits:
-            self.splits[names] = self._split(names)
-        return self.splits[names]
-
-    def _split(self, names: tuple[str, ...]) -> list[tuple[VMapTowerGroup | None, Any]]:
         lanes: dict[int, list[int]] = {}
         found: list[tuple[VMapTowerGroup | None, Any]] = []
         for name in names:
@@ -105,8 +101,8 @@ class Formation:
                 found.append((group, tuple(own)))
         return found
 
-    def steps(self, names: tuple[str, ...]) -> list[tuple[Any, Any, list[str]]]:
-        """(group, route, names of the towers) for each step of the last run."""
+    def steps(self, names: tuple[str, ...]) -> list[Step]:
+        """How these towers ran last."""
         return [
             (None, None, lanes)
             if group is None
@@ -116,12 +112,14 @@ class Formation:
 
     def explain(self) -> list[GroupRow]:
         """How the towers ran in the last run."""
-        rows = []
-        for group, lanes in self.split(self.latest):
-            if group is not None:
-                rows += group.explain()
-            else:
-                name = lanes[0]
-                why = "no other tower that ran is of its structure"
-                rows.append(GroupRow.of((name,), "alone", why))
-        return rows
+        return explain_steps(self.steps(self.latest))
+
+
+def explain_steps(steps: list[Step]) -> list[GroupRow]:
+    rows = []
+    for group, route, names in steps:
+        if group is None:
+            rows.append(GroupRow.of(tuple(names), "alone", "no other tower that ran has this structure"))
+        else:
+            rows += [GroupRow.of(group.names)] if route is None else route.explain()
+    return rows

@@ -12,11 +12,12 @@ from ..lanes import hand_out
 from ..model.chooser import Tuned
 from ..model.plan_builder import CallPlan
 from ..model.program import WideProgram
+from ..model.routes import split_feeds
 from ..model.ways import Whole
 from .cache_output import leave_in_caches
 from .module_lanes import ModuleLanes
 from .stacked_gradients import StackedLeaf
-from .stacked_memory import Lent, Memory, is_large
+from .stacked_memory import FromMemory, Lent, Memory, is_large
 
 
 class Source:
@@ -43,9 +44,11 @@ class Source:
             if self.written or not torch.is_grad_enabled():
                 return self.memory
             if lent is not None and lent.leaves and self.leaf is not None and self.leaf.holds():
-                return lent.lend_leaf(self.leaf, self.tensors())
+                return lent.lend(self.leaf.leaf, self.tensors())
             if lent is not None and self.is_large:
-                return lent.lend(self.memory, self.tensors())
+                own = self.tensors()
+                stack = FromMemory.apply(self.memory, *own) if own[0].requires_grad else self.memory.data
+                return lent.lend(stack, own)
         return torch.stack(self.tensors())
 
 
@@ -73,23 +76,15 @@ class Fused:
         graph = program.graph
         self.run: Any = Whole(graph.module.forward)
         self.rows, self.plan = graph.rows, CallPlan()
-        self.template: list[Any] = [None] * len(graph.feeds)
+        self.template, states, self.inputs, _ = split_feeds(graph, self.n)
         self.sources: list[Source] = []
         self.single: list[tuple[int, dict[str, Any], str]] = []
-        self.inputs: list[tuple[int, int]] = []
-        for position, (kind, key) in enumerate(graph.feeds):
-            if kind == "state":
-                homes = [living.by_path[key].homes[lane] for lane in lanes]
-                if key in graph.wide_states:
-                    self.sources.append(Source(position, homes, key in graph.writes))
-                else:
-                    self.single.append((position, *homes[0]))
-            elif kind == "input":
-                self.inputs.append((position, int(key)))
-            elif kind == "n":
-                self.template[position] = self.n
-            elif kind != "rng":
-                self.template[position] = graph.lane_data[f"{kind}:{key}"]
+        for position, key in states:
+            homes = [living.by_path[key].homes[lane] for lane in lanes]
+            if key in graph.wide_states:
+                self.sources.append(Source(position, homes, key in graph.writes))
+            else:
+                self.single.append((position, *homes[0]))
         self.writes = any(source.written for source in self.sources)
         self.lends_leaves = True  # False while gradients of the towers' parameters are requested
         self.fills: Sequence[nn.Module] | None = None  # the towers, if the graph also returns their caches

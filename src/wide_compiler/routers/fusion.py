@@ -14,16 +14,16 @@ def stack_opinions(opinions: Opinions, towers: int | None = None) -> Tensor:
     """Stack N outputs `[B, ..., dim]` to `[N, B, ..., dim]`; raises `InputError` if shapes differ."""
     named = dict(opinions) if isinstance(opinions, Mapping) else {str(i): o for i, o in enumerate(opinions)}
     if not named:
-        raise InputError("there are no opinions to fuse")
+        raise InputError("opinions: expected at least one tensor, got none")
     first = next(iter(named))
     for name, opinion in named.items():
         if opinion.shape != named[first].shape:
             got, want = tuple(opinion.shape), tuple(named[first].shape)
             raise InputError(
-                f"the opinion of {name!r} is {got}, that of {first!r} is {want}; they cannot be fused"
+                f"opinions: {name!r} has shape {got}, {first!r} has {want}; a fusion needs equal shapes"
             )
     if towers is not None and len(named) != towers:
-        raise InputError(f"{len(named)} opinions were given to a fusion of {towers} towers")
+        raise InputError(f"opinions: expected {towers}, one per tower, got {len(named)}")
     return torch.stack(list(named.values()))
 
 

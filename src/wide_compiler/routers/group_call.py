@@ -7,16 +7,16 @@ import torch
 from torch import Tensor, fx, nn
 
 from .. import _tree
-from .._dynamo_marks import constant_result
+from .._dynamo_marks import TracedStore, constant_result
 from ..capture import Captured
 from ..capture.aliases import root_of
 from ..config import WideConfig
+from ..guards.modes import plain_world
 from ..model.program import Call
-from ..model.traced_store import TracedStore
 from .branches import Branch
-from .calls import Calls, SameLook, plain_look, without_history
+from .calls import Calls, KnownCalls, without_history
 from .recipe import Recipe, walk
-from .tower_group import Route, VMapTowerGroup
+from .tower_group import VMapTowerGroup
 from .traced import look_of, outside_the_trace, step_for
 
 
@@ -41,7 +41,7 @@ class GroupCall:
         self.lanes = tuple(range(len(paths)))
         self.watchable = all(Recipe.of(tower).watchable for tower in self.group.towers)
         self.plans = TracedStore()
-        self.latest: tuple[SameLook, list[int], Route] | None = None  # the last call that ran together
+        self.known = KnownCalls()  # the group's `Route`s of calls that ran together
 
     @classmethod
     def of(
@@ -76,15 +76,15 @@ class GroupCall:
 
     def _run(self, tensors: list[list[Tensor]], sizes: list[int]) -> list[Any]:
         joined = tuple(self._joined(tensors))
-        if self.latest is not None:
-            look, known_sizes, route = self.latest
-            if sizes == known_sizes and look.holds(joined, {}):
-                self.group.latest = route
-                return route(joined, (), {})
+        circumstances = (self.group.names_count, *sizes)
+        route = self.known.find(circumstances, joined, {})
+        if route is not None:
+            self.group.latest = route
+            return route(joined, (), {})
         results = self.group.run_calls(self.lanes, self._calls(tensors, sizes, joined))
-        ran, plain = self.group.latest, plain_look(joined, {}) is not None
-        together = plain and ran is not None and ran.fused is not None
-        self.latest = (SameLook(joined, {}), sizes, ran) if together else None  # type: ignore[assignment]
+        ran: Any = self.group.latest
+        if plain_world() and ran.fused is not None:  # else the modules have run by themselves
+            self.known.keep((self.group.names_count, *sizes), joined, {}, ran)
         return results
 
     def _arguments(self, tensors: list[Tensor], sizes: list[int]) -> tuple[tuple, dict]:

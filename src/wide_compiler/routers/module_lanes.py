@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..capture import CaptureFailed, canonical_names, slots
+from ..capture import CaptureFailed, Slot, canonical_names, slots
 from ..capture.state import home_of
 from ..errors import AlignmentError
-from ..model.members import Skeletons, is_one_object
+from ..model.members import Skeletons, hooks_lost, is_one_object
 
 
 @dataclass
@@ -20,6 +20,11 @@ class ModulePlace:
     path: str
     kind: str
     homes: list[tuple[dict[str, Any], str]]  # one per lane
+
+    @classmethod
+    def of(cls, modules: Sequence[nn.Module], slot: Slot) -> "ModulePlace":
+        owners = [module.get_submodule(slot.owner) for module in modules]
+        return cls(slot.path, slot.kind, [(home_of(owner, slot.kind), slot.name) for owner in owners])
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -39,14 +44,17 @@ class ModuleLanes:
             self.skeletons = Skeletons.of(modules)
         except (AlignmentError, RuntimeError) as error:  # deepcopy failed
             raise CaptureFailed(f"it cannot be copied: {error}") from error
-        self.places = [_place(modules, path, slot) for path, slot in _canonical_slots(modules[0]).items()]
+        names = canonical_names(modules[0])
+        self.places = [
+            ModulePlace.of(modules, slot) for slot in slots(modules[0]) if names[slot.path] == slot.path
+        ]
         self.by_path = {place.path: place for place in self.places}
         self.one_object = {place.path for place in self.places if is_one_object(place.tensors)}
         self.wide_states = set(self.by_path) - self.one_object
         # A single lane also counts as wide, because its tensors are its own.
         if self.n == 1:
             self.wide_states, self.one_object = set(self.by_path), set()
-        self.gradient_hooks = ""
+        self.uncapturable = hooks_lost(modules)
 
     def tensors(self) -> dict[str, Tensor]:
         """Canonical path -> tensor, `[N, ...]` where lanes have their own."""
@@ -63,14 +71,4 @@ class ModuleLanes:
 
     def separate_members(self) -> None:
         if not self.runs_python:
-            raise CaptureFailed("a part of it can only run as Python, which its own forward does best")
-
-
-def _canonical_slots(module: nn.Module) -> dict[str, Any]:
-    names = canonical_names(module)
-    return {slot.path: slot for slot in slots(module) if names[slot.path] == slot.path}
-
-
-def _place(modules: Sequence[nn.Module], path: str, slot: Any) -> ModulePlace:
-    homes = [(home_of(module.get_submodule(slot.owner), slot.kind), slot.name) for module in modules]
-    return ModulePlace(path, slot.kind, homes)
+            raise CaptureFailed("a part of it can only run as Python")

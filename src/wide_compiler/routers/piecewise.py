@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from .. import _tree
 from ..capture import clone_member, structure
 from ..config import WideConfig
-from .calls import without_history
-from .explain import Declined, Plan
+from .calls import call_of, without_history
+from .explain import Declined, GroupRow, Plan
 from .rehearsal import Rehearsal
 from .row_group import RowGroup
 from .shadow import shadow_of_tree
@@ -31,7 +31,7 @@ class Piecewise:
     def __init__(self, model: nn.Module, why: str, parts: dict[str, Any], groups: list[RowGroup]):
         self.model, self.why, self.parts, self.groups = model, why, parts, groups
         calls: dict[str, Callable[..., Any]] = {
-            path: part.run_as_part for path, part in parts.items() if part.runs_by_plan
+            path: part.forward for path, part in parts.items() if part.ran.together
         }
         methods: dict[str, Any] = {}
         self.forward = type(model).forward
@@ -40,7 +40,7 @@ class Piecewise:
             methods[RUN] = staticmethod(RoundRunner(groups))
         self.shadow = shadow_of_tree(model, calls, **methods)
         found = bool(calls or methods)
-        self.verdict = Verdict(found, "measured" if found else "no part of it is faster by a plan")
+        self.verdict = Verdict(found, "measured" if found else "no part of it is faster with a plan")
 
     def holds(self) -> bool:
         """Always valid: the model's Python reads its current state, and the parts have guards."""
@@ -108,9 +108,10 @@ def in_pieces(
             groups[-1].settle([own.index(path) for path in paths], inputs)
     joined = {path for group in groups for path in group.names}
     for path, (own_args, own_kwargs) in recorded.items():
-        if path not in joined and _has_alike_parts(children[path]):
+        if path not in joined and alike_modules(children[path]):
             part = part_of(children[path])
-            if part.settle_part(own_args, own_kwargs).groups:
+            part.settle(call_of(own_args, own_kwargs))
+            if part.plan.groups:
                 parts[path] = part
     return Piecewise(model, why, parts, groups) if parts or groups else None
 
@@ -156,12 +157,18 @@ def _only_tensor(args: tuple, kwargs: dict) -> Tensor | None:
     return args[0] if len(args) == 1 and not kwargs and type(args[0]) is Tensor else None
 
 
-def _has_alike_parts(module: nn.Module) -> bool:
-    seen = set()
-    for path, part in module.named_modules():
-        if path and next(part.parameters(), None) is not None:
-            kind = structure(part)
-            if kind is not None and kind in seen:
-                return True
-            seen.add(kind)
-    return False
+def alike_modules(model: nn.Module) -> list[GroupRow]:
+    """Groups of outermost modules with parameters that have the same structure."""
+    sorts: dict[Any, list[str]] = {}
+    for path, module in model.named_modules():
+        kind = structure(module) if path and next(module.parameters(), None) is not None else None
+        if kind is not None:
+            sorts.setdefault(kind, []).append(path)
+    groups: list[GroupRow] = []
+    taken: set[str] = set()
+    for paths in sorts.values():
+        own = [path for path in paths if not any(path.startswith(f"{outer}.") for outer in taken)]
+        if len(own) > 1:
+            taken |= set(own)
+            groups.append(GroupRow.of_modules(own, [model.get_submodule(path) for path in own]))
+    return groups

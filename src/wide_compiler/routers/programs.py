@@ -3,8 +3,9 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
+from ..capture import CaptureFailed
 from ..capture.cleanup import written_placeholders
 from ..errors import AlignmentError
 from ..lane_values import LaneValues
@@ -33,55 +34,28 @@ class InSequence:
 class ModulePrograms(ProgramCache):
     """Builds programs as for a wide model, but with `InSequence` instead of a fallback loop."""
 
-    parted = False  # whether the last capture failed because lanes compute different things
-
-    def build(self, key: Any, call: Call, model: Any) -> Any:
-        why = unfusable(model.living)
-        if why:
-            return self.keep(key, InSequence(why))  # type: ignore[arg-type]
-        program: Any = super().build(key, call, model)
-        if isinstance(program, WideProgram):
-            problem = _cannot_be_shared(program, model)
-            if problem:
-                program = self.by_key[key][0] = InSequence(problem)  # type: ignore[call-overload]
+    def _widened(self, captured: Any, call: Call, model: Any) -> WideProgram:
+        program = super()._widened(captured, call, model)
+        problem = _cannot_be_shared(program, model)
+        if problem:
+            raise CaptureFailed(problem)
         return program
 
-    def _captured(self, mode: Any, call: Call, model: Any) -> Any:
-        self.parted = False
-        try:
-            return super()._captured(mode, call, model)
-        except AlignmentError:
-            self.parted = True
-            raise
-
-    def _loop(self, why: str, call: Call, model: Any) -> Any:
-        return InSequence(why, by_variant=self.parted)
-
-
-def unfusable(modules: list[nn.Module]) -> str:
-    """Why modules cannot run by a graph at all, such as hooks; '' if they can."""
-    for path, module in ((p, m) for root in modules for p, m in root.named_modules()):
-        where = path or type(module).__name__
-        if module._backward_hooks or module._backward_pre_hooks:
-            return f"{where} has a backward hook, which a graph would lose"
-        for hook in (*module._forward_hooks.values(), *module._forward_pre_hooks.values()):
-            # Hooks of torch's own parametrisations only compute weights.
-            if getattr(hook, "__module__", type(hook).__module__).split(".")[0] != "torch":
-                return f"{where} has a forward hook, which a graph would lose"
-    return ""
+    def _loop(self, failure: Exception, call: Call, model: Any) -> Any:
+        return InSequence(str(failure), by_variant=isinstance(failure, AlignmentError))
 
 
 def _cannot_be_shared(program: WideProgram, model: Any) -> str:
     """Why the order of the towers matters, such as a write that another tower reads; '' if it does not."""
     inputs = written_placeholders(program.captured.graph) & set(program.captured.inputs)
     if inputs:
-        return "its forward writes into its input, which the next one would see"
+        return "its forward writes into its input, which the next module reads"
     for path in program.graph.writes:
         places = [tensor.data_ptr() for tensor in model.by_path[path].tensors if tensor.numel()]
         if len(set(places)) < len(places):
-            return f"{path} is one buffer for several of them and each writes it, in turn"
+            return f"{path} is one buffer shared by several modules, and each of them writes it"
     if any(call.path for call in program.captured.calls):
-        return "a part of it can only run as Python, which its own forward does best"
+        return "a part of it can only run as Python"
     return ""
 
 

@@ -12,9 +12,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from .. import _tree
 from ..capture import clone_member, structure
-from .dependencies import Joining
+from ..model.members import hooks_lost
+from .dependencies import Joining, why_apart
 from .explain import Declined
-from .programs import unfusable
 from .wide_router import WideRouter
 
 CallId = tuple[str, int]  # a module's path, and the index of its call
@@ -60,7 +60,7 @@ class Rehearsal:
         module = self.model.get_submodule(path)
         # A router only calls its towers, which are candidates themselves.
         learns = next(module.parameters(), None) is not None and not isinstance(module, WideRouter)
-        return learns and self.structures[path] is not None and not unfusable([module])
+        return learns and self.structures[path] is not None and not hooks_lost([module])
 
     @property
     def has_rows(self) -> bool:
@@ -132,11 +132,8 @@ class Rehearsal:
     def _why_not(self, calls: list[CallId], mates: list[CallId], hidden: set[CallId]) -> str:
         """Why calls with one key were not joined."""
         if any(call in hidden for call in calls):
-            return "those like it that do not wait for it are parts of modules that go together"
-        pairs = [(a, b) for a in calls for b in mates if a != b]
-        if not all(self._depend(a, b) for a, b in pairs):
-            return "joined, it would wait for a group that waits for it"
-        return "each waits for the one before" if len(calls) > 1 else "the others wait for it, or it for them"
+            return "the independent modules of its structure are inside modules that run together"
+        return why_apart(calls, mates, self._depend)
 
     def _depend(self, a: CallId, b: CallId) -> bool:
         """Whether one of two calls depends on the other."""

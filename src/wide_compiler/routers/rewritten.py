@@ -1,6 +1,7 @@
 """A model's graph with joined branches, as run by `CompileRouter`."""
 
 import contextlib
+import operator
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
@@ -50,11 +51,7 @@ class Rewritten:
             arguments.append(tensors[place] if kind == "input" else getattr(walk(root, place), name))
         return self.captured.rebuild(self.module(*arguments))
 
-    def run_call(self, tensors: Sequence[Tensor], args: tuple, kwargs: dict) -> Any:
-        """The output for `args` and `kwargs`, whose tensors are `tensors`."""
-        return self.run_at_home(tensors)
-
-    def run_at_home(self, tensors: Sequence[Tensor]) -> Any:
+    def run_call(self, tensors: Sequence[Tensor], args: tuple = (), kwargs: Any = None) -> Any:
         """Same as `run` for the original model, valid while its modules and their tables are not replaced."""
         arguments: list[Any] = [self.model]
         for place, (home, name) in zip(self.places, self.homes, strict=True):
@@ -112,7 +109,7 @@ class Rewritten:
             function = _of_known_shapes(function, group[0])
         joined = graph.call_function(function, (root, tensors, sizes))
         for lane, branch in enumerate(group):
-            env[branch.node] = graph.call_function(_lane_of, (joined, lane))
+            env[branch.node] = graph.call_function(operator.getitem, (joined, lane))
 
 
 class OtherShapes(Exception):
@@ -130,7 +127,7 @@ def _of_known_shapes(function: Any, branch: Branch) -> Any:
     def run_python(root: nn.Module, tensors: Any, sizes: Any) -> Any:
         outputs = function(root, tensors, sizes)
         if seen_only and [tuple(leaf.shape) for leaf in outputs[0]] != expected:
-            raise OtherShapes(f"{branch.path} gives tensors of a shape that depends on values")
+            raise OtherShapes(f"{branch.path} returns tensors whose shape depends on values")
         return outputs
 
     return run_python
@@ -162,10 +159,6 @@ def _home(model: nn.Module, kind: str, place: Any, name: str) -> tuple[dict[str,
     tables = vars(walk(model, place))
     found = [tables[t] for t in ("_parameters", "_buffers") if name in tables[t]]
     return (found or [tables])[0], name
-
-
-def _lane_of(outputs: Any, lane: int) -> Any:
-    return outputs[lane]
 
 
 def _function(call: Any) -> Any:

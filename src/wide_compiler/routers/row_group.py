@@ -51,14 +51,13 @@ class RowGroup:
         """Outputs of these lanes, each on its own rows, in the way that was measured as faster."""
         counts = [x.shape[0] if x.dim() else 0 for x in inputs]
         look = self._look(inputs, counts)
-        route = self.routes.get((*lanes, look))
-        if (route is None and look not in self.verdicts) or not _fits(inputs, counts):
+        verdict = self.verdicts.get(look)
+        if verdict is None or not verdict.together or not _fits(inputs, counts) or not self.guard.holds():
             return self.in_sequence(lanes, inputs)
-        if route is None and self.verdicts[look].together and self.guard.holds():
-            route = self.routes[*lanes, look] = self._fused(tuple(lanes), inputs, counts)
-        if route is None or not self.guard.holds():
-            return self.in_sequence(lanes, inputs)
-        return self._together(route, inputs, counts)
+        if (*lanes, look) not in self.routes:
+            self.routes[*lanes, look] = self._fused(tuple(lanes), inputs, counts)
+        fused = self.routes[*lanes, look]
+        return self.in_sequence(lanes, inputs) if fused is None else self._together(fused, inputs, counts)
 
     def in_sequence(self, lanes: Sequence[int], inputs: Sequence[Tensor]) -> list[Any]:
         return [self.modules[lane](x) for lane, x in zip(lanes, inputs, strict=True)]
@@ -73,7 +72,7 @@ class RowGroup:
         counts = [x.shape[0] if x.dim() else 0 for x in inputs]
         look = self._look(inputs, counts)
         if not _fits(inputs, counts):
-            self.latest = Verdict(False, "too few rows beside those of the longest")
+            self.latest = Verdict(False, "padding to the longest input would add too many rows")
             return self.latest
         if look not in self.verdicts:
             self.verdicts[look] = self._judge(tuple(lanes), inputs, counts)
@@ -82,12 +81,8 @@ class RowGroup:
 
     def explain(self) -> GroupRow:
         """How the modules run, as settled last."""
-        how = "together" if self.latest.together else "loop"
-        count = sum(p.numel() for module in self.modules for p in module.parameters())
-        kind = type(self.modules[0]).__name__
-        return GroupRow.of(
-            self.names, how, self.latest.why, self.latest.ms, op=kind, stage=1, parameters=count
-        )
+        how, verdict = "together" if self.latest.together else "loop", self.latest
+        return GroupRow.of_modules(self.names, self.modules, how, verdict.why, ms=verdict.ms, stage=1)
 
     def _look(self, inputs: Sequence[Tensor], counts: Sequence[int]) -> tuple[Any, ...]:
         """Cache key of a verdict; the number of rows is rounded up to a power of two."""
@@ -173,13 +168,8 @@ def _fits(inputs: Sequence[Tensor], counts: Sequence[int]) -> bool:
 _ATEN = torch.ops.aten
 _BY_ROW = {
     *(_ATEN.linear.default, _ATEN.dropout.default, _ATEN.clone.default, _ATEN.contiguous.default),
-    *(
-        _ATEN.to.dtype,
-        _ATEN.to.dtype_layout,
-        _ATEN._to_copy.default,
-        _ATEN.detach.default,
-        _ATEN.alias.default,
-    ),
+    *(_ATEN.to.dtype, _ATEN.to.dtype_layout, _ATEN._to_copy.default),
+    *(_ATEN.detach.default, _ATEN.alias.default),
 }
 _LAST_DIMS = {_ATEN.layer_norm.default, _ATEN.rms_norm.default}
 # Ops and the position of their dim argument.
@@ -207,7 +197,7 @@ def _is_smooth(captured: Captured) -> bool:
 def _mixes_rows(captured: Captured) -> str:
     """Why an output row may depend on other rows, or on their number; '' if it does not."""
     if not all(guards.any_batch() for guards in captured.guards):
-        return "its graph is not for every number of rows"
+        return "its graph is not valid for every number of rows"
     if captured.writes:
         return "it writes buffers, to which all rows contribute"
     rows: set[fx.Node] = set()
@@ -218,7 +208,7 @@ def _mixes_rows(captured: Captured) -> str:
         elif node.op == "output":
             outputs = [x for x in _tree.flatten(node.args)[0] if isinstance(x, fx.Node)]
             if len(outputs) != 1 or outputs[0] not in rows:
-                return "its output has not one row for each of its input"
+                return "its output does not have one row for each row of its input"
         elif any(x in rows for x in node.all_input_nodes):
             if not _by_row(node, rows):
                 return f"{node.target} may mix rows"

@@ -119,15 +119,10 @@ class Lent:
         self.leaves = leaves  # whether stacked leaves may be lent
         self.stacks: list[tuple[Tensor, list[Tensor], list[int]]] = []
 
-    def lend(self, memory: Tensor, tensors: list[Tensor]) -> Tensor:
-        learns = tensors[0].requires_grad
-        stack = FromMemory.apply(memory, *tensors) if learns else memory.data
+    def lend(self, stack: Tensor, tensors: list[Tensor]) -> Tensor:
+        """Note the versions of the tensors that `stack` holds, and return it."""
         self.stacks.append((stack, tensors, [tensor._version for tensor in tensors]))
         return stack
-
-    def lend_leaf(self, home: StackedLeaf, tensors: list[Tensor]) -> Tensor:
-        self.stacks.append((home.leaf, tensors, [tensor._version for tensor in tensors]))
-        return home.leaf
 
     def watch(self, outputs: Sequence[Any]) -> None:
         for output in outputs:

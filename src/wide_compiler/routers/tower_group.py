@@ -13,7 +13,7 @@ from ..guards.modes import ambient_modes, no_inference_mode, plain_world
 from ..model.program import Call, WideProgram
 from ..model.routes import Routes
 from .cache_output import CACHE_READ, CacheAsOutput
-from .calls import Calls, plain_look
+from .calls import Calls
 from .explain import GroupRow
 from .fused_lanes import Fused
 from .idle_children import without_children
@@ -54,7 +54,7 @@ class VMapTowerGroup:
         self.latest: Route | None = None
         self._living: ModuleLanes | None = None
         self._originals: dict[int, Any] = {}
-        self._told_apart = False  # whether the towers' names matter
+        self.names_count = False  # whether the towers' forward reads their names
         self.fills_caches = False  # whether the towers fill router caches
 
     def __len__(self) -> int:
@@ -64,7 +64,7 @@ class VMapTowerGroup:
         """Run all towers on the same arguments; return a list of their outputs."""
         if self.guard is not None and not self.guard.holds():
             return [tower(*args, **kwargs) for tower in self.towers]  # the towers have changed
-        return self.run(tuple(range(len(self))), args, kwargs)
+        return self.run_calls(tuple(range(len(self))), Calls.shared(args, kwargs))
 
     @property
     def living(self) -> ModuleLanes:
@@ -79,26 +79,16 @@ class VMapTowerGroup:
             self._originals = {id(a): b for a, b in pairs} | {id(vars(a)): vars(b) for a, b in pairs}
         return [CacheAsOutput(tower) if self.fills_caches else tower for tower in towers]
 
-    def run(self, lanes: Lanes, args: tuple, kwargs: dict) -> list[Any]:
-        """Run some towers on the same arguments."""
-        look = plain_look(args, kwargs)
-        route = None if look is None else self.routes.get((lanes, look))
-        if route is not None:
-            self.latest = route
-            return route((*args, *kwargs.values()), args, kwargs)
-        return self.run_calls(lanes, Calls.shared(args, kwargs), None if look is None else (lanes, look))
-
-    def run_calls(self, lanes: Lanes, calls: Calls, key: Any = None) -> list[Any]:
+    def run_calls(self, lanes: Lanes, calls: Calls) -> list[Any]:
         """Run some towers, each on its own arguments."""
         if not plain_world():
             return [
                 self.towers[lane](*a, **k) for i, lane in enumerate(lanes) for a, k in [calls.for_lane(i)]
             ]
-        key = key or (lanes, *self._key(calls.call))
+        key = (lanes, *self._key(calls.call))
         route = self.routes.get(key)
         if route is None:
-            route = self._route(lanes, calls)
-            self.routes[key] = route
+            route = self.routes[key] = self._route(lanes, calls)
         self.latest = route
         if route.fused is not None:
             return route.fused(calls.call.tensors)
@@ -129,9 +119,9 @@ class VMapTowerGroup:
             return self.programs.keep(key, InSequence(str(failure)))  # type: ignore[arg-type]
         with watch_labels() as reads:
             program = self.programs.build(key, call, living)
-        if reads and not self._told_apart:
+        if reads and not self.names_count:
             # A forward reads its tower's name, so towers with other names may compute something else.
-            self._told_apart = True
+            self.names_count = True
             with labels_told_apart():
                 self._living = ModuleLanes(self._captured_as())
             self.programs.clear()
@@ -144,17 +134,17 @@ class VMapTowerGroup:
             return self.build(key, call)
         if isinstance(program, InSequence) and program.by_variant and not self.parts:
             self._part()
-        if isinstance(program, WideProgram) and self.fills_caches:
-            # Caches are filled again by every call and read only inside the graph, so they need no guard.
-            rests_on = program.captured.rests_on.only(lambda read: not read.path.startswith(CACHE_READ))
-            program.captured.rests_on, program.holds = rests_on, rests_on.holds
-        if isinstance(program, WideProgram) and self.idle:
+        if isinstance(program, WideProgram):
             rests_on = program.captured.rests_on
-            elsewhere = rests_on.without(self._originals.keys())
-            rests_on = elsewhere.joined([rests_on.moved(self._originals)])
+            if self.fills_caches:
+                # Caches are filled again by every call and read only inside the graph, so they need no guard.
+                rests_on = rests_on.only(lambda read: not read.path.startswith(CACHE_READ))
+            if self.idle:
+                elsewhere = rests_on.without(self._originals.keys())
+                rests_on = elsewhere.joined([rests_on.moved(self._originals)])
             program.captured.rests_on, program.holds = rests_on, rests_on.holds
-        if isinstance(program, WideProgram) and self.guard is not None:
-            self.guard.rest_on(program.captured.rests_on)
+            if self.guard is not None:
+                self.guard.rest_on(rests_on)
         return program
 
     def _part(self) -> None:
@@ -206,6 +196,11 @@ class Route:
         self.fused: Fused | None = None
         self.verdict = Verdict(False, "")
         self.program: WideProgram | None = None
+
+    @property
+    def needs_guard(self) -> bool:
+        """Whether it depends on the towers' state; each tower's own Python does not."""
+        return self.fused is not None or bool(self.group.parts)
 
     def __call__(self, tensors: Sequence[Tensor], args: tuple, kwargs: dict) -> list[Any]:
         if self.fused is not None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from .base_router import BaseRouter, RouterError, given
+from .base_router import BaseRouter, RouterError, overridable
 from .base_tower import BaseTower
 
 
@@ -18,23 +18,15 @@ class TowerHolder(BaseRouter):
         self.auto_discover = auto_discover
         self._tower_names: list[str] = []
 
-    @property
+    @overridable
     def tower_names(self) -> Any:
         """Names of the registered towers, in order of registration."""
-        return given(self, "tower_names", list(self._towers()))
+        return list(self._towers())
 
-    @tower_names.setter
-    def tower_names(self, value: Any) -> None:
-        self.__dict__["tower_names"] = value
-
-    @property
+    @overridable
     def towers(self) -> Any:
         """The registered towers by name."""
-        return given(self, "towers", self._towers())
-
-    @towers.setter
-    def towers(self, value: Any) -> None:
-        self.__dict__["towers"] = value
+        return self._towers()
 
     def attach(self, name: str, module: Any) -> "TowerHolder":
         """Add a component; a tower is registered as well if `auto_discover`."""
@@ -63,10 +55,10 @@ class TowerHolder(BaseRouter):
     def register_tower(self, name: str) -> None:
         """Run the component of this name (dotted inside containers) as a tower."""
         if name in self._tower_names:
-            raise RouterError(f"{name!r} is registered already; the towers are {self._listed()}")
+            raise RouterError(f"{name!r} is already registered; registered towers: {self._listed()}")
         if _resolve(self, name) is None:
             attached = ", ".join(self._modules) or "none"
-            raise RouterError(f"there is no component {name!r} to register; attached are {attached}")
+            raise RouterError(f"no component {name!r} to register; attached: {attached}")
         self._tower_names.append(name)
         self._changed()
 
@@ -122,7 +114,7 @@ class TowerHolder(BaseRouter):
                 )
             return tuple(towers)
         if isinstance(tower_names, str):
-            raise RouterError(f"tower_names is a list of names, got the string {tower_names!r}")
+            raise RouterError(f"tower_names: expected a list of names, got the string {tower_names!r}")
         self._check_names(tower_names)
         wanted = set(tower_names)
         return tuple([name for name in towers if name in wanted])
@@ -131,7 +123,7 @@ class TowerHolder(BaseRouter):
         unknown = [name for name in names if name not in self._tower_names]
         if unknown:
             missing = ", ".join(map(repr, unknown))
-            raise RouterError(f"no tower is called {missing}; the towers are {self._listed()}")
+            raise RouterError(f"no tower {missing}; registered towers: {self._listed()}")
 
     def _listed(self) -> str:
         return ", ".join(self._tower_names) or "none"
@@ -158,8 +150,8 @@ def check_takes_mask(towers: list[tuple[str, nn.Module]]) -> None:
     for name, tower in towers:
         if not _takes_mask(tower):
             raise RouterError(
-                f"a mask was given, but {name!r} ({type(tower).__name__}) takes none; add mask=None to its "
-                f"forward, or leave it out with tower_names="
+                f"mask: the forward of {name!r} ({type(tower).__name__}) has no mask parameter; add "
+                f"mask=None to it, or select other towers with tower_names="
             )
 
 

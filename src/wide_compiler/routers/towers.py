@@ -93,7 +93,7 @@ class AttentionTower(BaseTower):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """`mask`: boolean, True where a position may be attended to, `[B, T]` or `[B, T, T]` (per query)."""
         if x.dim() != 3:
-            raise InputError(f"an AttentionTower takes [B, T, dim], got {tuple(x.shape)}")
+            raise InputError(f"AttentionTower: expected an input [B, T, dim], got {tuple(x.shape)}")
         b, t, d = x.shape
         q, k, v = self.qkv(self.norm(x)).view(b, t, 3, self.heads, d // self.heads).permute(2, 0, 3, 1, 4)
         seen = None if mask is None else _pairs(mask, b, t)
@@ -111,6 +111,6 @@ def _pairs(mask: Tensor, b: int, t: int) -> Tensor:
     if mask.dtype == torch.bool and mask.shape == (b, t, t):
         return mask.view(b, 1, t, t)
     raise InputError(
-        f"the mask is {tuple(mask.shape)} {mask.dtype}, expected booleans [B, T] = {(b, t)} or "
-        f"[B, T, T] = {(b, t, t)}, True where a position may be seen"
+        f"mask: expected booleans [B, T] = {(b, t)} or "
+        f"[B, T, T] = {(b, t, t)}, got {tuple(mask.shape)} {mask.dtype}"
     )

@@ -17,8 +17,9 @@ from .. import _tree
 from ..guards.modes import ambient_modes
 from ..lanes import hand_out
 from ..model.isolation import made_up
+from ..model.members import hooks_lost
 from ..model.program import Call, WideProgram
-from .programs import some_lanes, unfusable
+from .programs import some_lanes
 from .recipe import parts_of, walk
 from .tower_group import VMapTowerGroup
 
@@ -102,7 +103,7 @@ def step_for(group: VMapTowerGroup, lanes: tuple[int, ...], look: Any, wide: Any
 def programs_for(group: VMapTowerGroup, mode: Any, shapes: Any, wide: Any, any_batch: bool) -> Any:
     """The program for a traced call: cached, or built on made-up values."""
     found = group.programs.find_traced(mode, shapes, wide, any_batch)
-    if found is not None or unfusable(list(group.towers)):
+    if found is not None or hooks_lost(group.towers):
         return found
     call = made_up_call(mode, shapes, wide, any_batch, len(group))
     group.build((mode, tuple(call.member_shapes), wide), call)

@@ -9,7 +9,7 @@ import torch
 from ..capture.state import has_gradient_hooks
 from ..config import WideConfig
 from ..measure.contest import Candidate, Contest, Decision
-from ..model.chooser import Chooser
+from ..model.chooser import SET, Chooser
 from .calls import Calls
 from .fused_lanes import Fused
 
@@ -40,7 +40,7 @@ def judge(
 ) -> Verdict:
     """Let `fused` choose its fastest way, and compare and time it against running the towers as a loop."""
     if config.strategies.get("*") == "loop":
-        return Verdict(False, "as asked for")
+        return Verdict(False, SET)
     tensors = calls.call.tensors
     leaves = [t for t in (*fused.states(), *calls.sources) if t.requires_grad]
     leaves = list({id(t): t for t in leaves}.values())
@@ -48,7 +48,7 @@ def judge(
     chooser = Chooser(fused.program, fused.n, config, fused.arguments(tensors), gradients)
     if not config.tune_seconds or config.strategies:
         fused.take(chooser.choose())
-        return Verdict(True, "as asked for" if config.strategies else "tuning is off")
+        return Verdict(True, SET if config.strategies else "tuning is off")
     if gradients and any(has_gradient_hooks(leaf) for leaf in leaves):
         return Verdict(False, HOOKED)
     chosen = chooser.choose()

@@ -7,16 +7,15 @@ import torch
 from torch import Tensor, nn
 
 from .. import _tree
-from .._dynamo_marks import constant_result
+from .._dynamo_marks import TracedStore, constant_result
 from ..config import WideConfig
 from ..guards.modes import plain_world
-from ..model.traced_store import TracedStore
-from .base_router import RUNNING, forget_filled, given
-from .calls import plain_look
+from .base_router import RUNNING, forget_filled, overridable
+from .calls import first_that
 from .explain import RouterExplanation
 from .formation import Formation
 from .recipe import Recipe
-from .repeated_calls import RepeatedCall, RepeatedCalls
+from .repeated_calls import RepeatedCall, RouterCalls
 from .stacked_memory import Memory
 from .tower_group import VMapTowerGroup
 from .tower_holder import TowerHolder, check_takes_mask
@@ -80,16 +79,16 @@ class WideRouter(TowerHolder):
         self._router_recipes: dict[str, Recipe] = {}
         self._router_traced_plans = TracedStore()
         self._router_memory = Memory(stacked)
-        self._router_repeats = RepeatedCalls()
+        self._router_repeats = RouterCalls()
         self._kept_objects = _Objects()
 
-    @property
+    @overridable
     def config(self) -> Any:
         """How groups are built and measured; assigning a `WideConfig` makes new groups.
 
         A subclass may store any other value under this name; it is returned unchanged.
         """
-        return given(self, "config", self._router_settings)
+        return self._router_settings
 
     @config.setter
     def config(self, value: Any) -> None:
@@ -104,7 +103,7 @@ class WideRouter(TowerHolder):
         self._router_formations.clear()  # they would keep removed towers alive
         self._router_memory.dissolve()
         self._router_prepared = False
-        self._router_repeats = RepeatedCalls()
+        self._router_repeats = RouterCalls()
         self._kept_objects.groups = {}
 
     # Running.
@@ -148,11 +147,10 @@ class WideRouter(TowerHolder):
         if tower_names is not None and not isinstance(tower_names, str):
             tower_names = tuple(tower_names)
         tracing = torch.compiler.is_dynamo_compiling()
-        if tracing:
-            towers = self._towers()
-        else:
-            towers = self._router_repeats.towers(self)
-            outputs = self._router_repeats.run((self.training, tower_names), towers, (x,), kwargs)
+        towers = self._towers() if tracing else self._router_repeats.towers(self)
+        if not tracing:
+            repeated = self._router_repeats.find((self.training, tower_names), (x,), kwargs)
+            outputs = None if repeated is None else repeated.run(towers, (x,), kwargs)
             if outputs is not None:
                 return outputs
         names = self._selected(towers, tower_names)
@@ -172,18 +170,10 @@ class WideRouter(TowerHolder):
         args: tuple,
         kwargs: dict[str, Any],
     ) -> dict[str, Any]:
-        """Run a call that differs from the latest."""
-        look, repeats = plain_look(args, kwargs), self._router_repeats
-        key = (circumstances, look)
-        if look is not None and repeats.find(key, towers):
-            outputs = repeats.run(circumstances, towers, args, kwargs)
-            if outputs is not None:
-                return outputs
-        repeats.latest = None
+        """Run a call that differs from all earlier ones."""
         formation = self._formation(towers)
         outputs = formation.run(names, args, kwargs)
-        if look is not None:
-            repeats.keep(key, RepeatedCall(circumstances, towers, names, args, kwargs, formation))
+        self._router_repeats.keep(circumstances, args, kwargs, RepeatedCall(towers, names, formation))
         return outputs
 
     def _traced_forward(
@@ -231,17 +221,15 @@ class WideRouter(TowerHolder):
         return self._formation(self._towers())
 
     def _formation(self, towers: dict[str, nn.Module]) -> Formation:
-        for position, known in enumerate(self._router_formations):
-            if known.holds_for(towers):
-                if position:
-                    self._router_formations.insert(0, self._router_formations.pop(position))
-                return known
-        self._router_repeats.drop_together()
-        self._router_formations.insert(0, Formation(towers, self._router_settings, self._router_memory))
-        if self._router_memory.stacked:
-            self._router_formations[0].move_together()
-        del self._router_formations[MAX_FORMATIONS:]
-        return self._router_formations[0]
+        formations = self._router_formations
+        known = first_that(formations, lambda formation: formation.holds_for(towers))
+        if known is None:
+            self._router_repeats.clear()
+            known = Formation(towers, self._router_settings, self._router_memory)
+            formations[:] = [known, *formations[: MAX_FORMATIONS - 1]]
+            if self._router_memory.stacked:
+                known.move_together()
+        return known
 
     # Preparation.
 
@@ -265,7 +253,7 @@ class WideRouter(TowerHolder):
         self._kept_objects.groups = formation.groups
         self._router_recipes = {name: Recipe.of(tower) for name, tower in self._towers().items()}
         self._router_prepared = True
-        self._router_repeats = RepeatedCalls()
+        self._router_repeats = RouterCalls()
         return self
 
     def compile(self, **options: Any) -> Any:
@@ -300,10 +288,9 @@ class WideRouter(TowerHolder):
 
     def explain(self) -> RouterExplanation:
         """How the towers ran in the last forward."""
-        if self._router_repeats.latest is not None:
-            return RouterExplanation(self._router_repeats.latest.rows, name="towers")
-        rows = self._router_formations[0].explain() if self._router_formations else []
-        return RouterExplanation(rows, name="towers")
+        latest = self._router_repeats.latest
+        ran = self._router_formations[:1] if latest is None else [latest.answer]
+        return RouterExplanation([row for one in ran for row in one.explain()], name="towers")
 
     def __repr__(self) -> str:
         return (
