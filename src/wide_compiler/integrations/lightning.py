@@ -77,7 +77,7 @@ class WideLightningModule(LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         if self._mean.samples:
-            self.lane_validation = self._mean.compute()
+            self.lane_validation = self._mean.compute().to(self.wide._device())
             self._log_spread("val_loss", self.lane_validation, self._mean.samples)
 
     def configure_optimizers(self) -> Any:

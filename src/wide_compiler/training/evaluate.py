@@ -81,7 +81,7 @@ class MeanByLane:
 
     def update(self, output: Any, targets: tuple, size: int, door: str) -> None:
         values = check_lane_losses(self.metric(output, *targets), self.n)
-        self.total = self.total + values.double() * size
+        self.total = self.total + values.detach().double() * size
         self.samples += size
 
     def compute(self) -> Tensor:
