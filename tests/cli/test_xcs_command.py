@@ -257,9 +257,9 @@ def test_properties_methods_and_jitted_functions(explain, name, text):
 def test_a_decorated_function_is_looked_at_below_its_wrapper(explain, name, text):
     code, output = demo(explain, name)
     assert code == 0 and text in output
-    assert f"A decorator is around {name}: what its wrapper does is not looked at." in output
+    assert f"{name} has a decorator; what its wrapper does is not analysed." in output
 
 
 def test_what_yes_means_is_said_where_there_is_one(explain):
-    assert "yes: looked at when it runs, with the real objects" in demo(explain, "plain")[1]
+    assert "yes: decided from the actual objects when it runs" in demo(explain, "plain")[1]
     assert "yes" not in demo(explain, "no_site")[1]

@@ -77,7 +77,7 @@ def test_bad_input():
     wide = wide_compiler.compile(models, torch.randn(2, 3), config=PLAIN)
     wide.shared(torch.randn(2, 3)).sum().backward()
     with pytest.raises(
-        ValueError, match=r"0\.weight is one tensor for all lanes, so its gradient is no lane's"
+        ValueError, match=r"0\.weight is one tensor for all lanes, so its gradient belongs to no single lane"
     ):
         clip_lane_norms_(wide.parameters(), 1.0)
     own = [p for name, p in wide.named_parameters() if wide.has_lanes(name)]

@@ -91,9 +91,9 @@ def test_others_are_refused_by_name(kind, why):
 def test_what_a_lifted_optimiser_cannot_do():
     both = Both(lift(torch.optim.NAdam), torch.optim.NAdam, {"lr": LRS})
     both.run(1)
-    with pytest.raises(ValueError, match="LaneNAdam is a lifted optimiser and cannot begin anew"):
+    with pytest.raises(ValueError, match="LaneNAdam is a lifted optimiser and cannot reset single lanes"):
         both.optimizer.reset_lanes([0])
     with pytest.raises(ValueError, match="one lane's state cannot be loaded"):
         both.optimizer.load_lane_state(0, {})
-    with pytest.raises(ValueError, match="LaneNAdam has no 'beta1' by lane"):
+    with pytest.raises(ValueError, match="LaneNAdam has no hyper-parameter 'beta1' per lane"):
         both.optimizer.set_lane_values("beta1", 0.9)

@@ -400,7 +400,7 @@ def test_bad_input():
         optimizer.mask([0, 4])
     with pytest.raises(IndexError, match="lane -5 is out of range"):
         optimizer.lane_state(-5)
-    with pytest.raises(ValueError, match="SGD has no 'beta1' by lane"):
+    with pytest.raises(ValueError, match="SGD has no hyper-parameter 'beta1' per lane"):
         optimizer.set_lane_values("beta1", 0.9)
     with pytest.raises(ValueError, match=r"lr: expected a number or 2, one per lane, got \(3,\)"):
         optimizer.set_lane_values("lr", [1, 2, 3], lanes=[0, 1])

@@ -302,7 +302,7 @@ def test_bad_input():
         population.report(torch.ones(4, 3))
     with pytest.raises(ValueError, match="got float"):
         population.report(0.5)
-    with pytest.raises(ValueError, match="SGD has no 'beta1' by lane"):
+    with pytest.raises(ValueError, match="SGD has no hyper-parameter 'beta1' per lane"):
         population.perturb([0], 1.1, "beta1")
     with pytest.raises(ValueError, match="n must be a positive integer"):
         population.resize(0)

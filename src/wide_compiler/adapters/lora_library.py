@@ -115,7 +115,7 @@ class LoraLibrary(AdapterLibrary):
     def load(self, base: nn.Module, folder: Path) -> nn.Module:
         saved = json.loads((folder / FILES[1]).read_text())
         if saved.get("peft_type") != "LORA" or saved.get("use_dora") or saved.get("modules_to_save"):
-            raise ArgumentError(f"{folder} is no plain LoRA; install the extra 'peft' and use its configs")
+            raise ArgumentError(f"{folder} is not plain LoRA; install the extra 'peft' and use its configs")
         names = LoraConfig.__dataclass_fields__
         model = LoraModel(base, LoraConfig(**{k: v for k, v in saved.items() if k in names}))
         self.load_state(model, load_file(folder / FILES[0]), str(folder))

@@ -98,7 +98,9 @@ class PeftLibrary(AdapterLibrary):
         missing = [key for key in result.missing_keys if f".{NAME}" in key]
         if missing or result.unexpected_keys:
             wrong = missing or result.unexpected_keys
-            raise ArgumentError(f"{what} {'lacks' if missing else 'has'} {wrong[0]}, unlike its config says")
+            raise ArgumentError(
+                f"{what} {'lacks' if missing else 'has'} {wrong[0]}, which contradicts its config"
+            )
 
     def save(self, model: nn.Module, folder: Path) -> None:
         model.save_pretrained(folder)  # type: ignore[operator]

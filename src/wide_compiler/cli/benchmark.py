@@ -26,7 +26,7 @@ def parse_lanes(given: list[str] | None) -> list[int] | None:
     for part in ",".join(given).split(","):
         if not part.strip().isdecimal() or int(part) < 1:
             raise typer.BadParameter(
-                f"{part!r} is no number of lanes; write -n 16 or -n 4,16,64", param_hint="-n"
+                f"{part!r} is not a number of lanes; write -n 16 or -n 4,16,64", param_hint="-n"
             )
         lanes.append(int(part))
     return list(dict.fromkeys(lanes))

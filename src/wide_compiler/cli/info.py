@@ -130,7 +130,9 @@ def _facts_table(told: dict[str, Any]) -> Table:
     cache = told["cache"]
     grid.add_row("cache", f"{cache['folder']}: {cache['answers']} answers, {cache['bytes'] / 1024:.0f} KiB")
     pids = ", ".join(str(script["pid"]) for script in told["workers"])
-    grid.add_row("workers", f"scripts with workers: process {pids}" if pids else "no script with workers is running")
+    grid.add_row(
+        "workers", f"scripts with workers: process {pids}" if pids else "no script with workers is running"
+    )
     grid.add_row("rules", f"{told['rules']} ops by name, and every elementwise op of PyTorch")
     return grid
 

@@ -22,8 +22,8 @@ Target = Annotated[
 ]
 
 WHAT_YES_MEANS = (
-    "yes: looked at when it runs, with the real objects. It may still run as a loop then: call the "
-    "function, and ask its explain()."
+    "yes: decided from the actual objects when it runs; it may still run as a loop. Call the function, then "
+    "its explain()."
 )
 
 
@@ -68,7 +68,7 @@ def explain_command(target: Target, as_json: Annotated[bool, AsJson] = False) ->
     console = Console()
     _print(console, explanation)
     if decorated:
-        console.print(Text(f"A decorator is around {name}: what its wrapper does is not looked at."))
+        console.print(Text(f"{name} has a decorator; what its wrapper does is not analysed."))
 
 
 def _print(console: Console, explanation: Any) -> None:

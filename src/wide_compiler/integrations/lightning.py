@@ -9,7 +9,8 @@ from torch import Tensor
 from ..errors import ArgumentError, needs
 from ..model import WideModel
 from ..training.clipping import clip_lane_norms_, clip_lane_values_
-from ..training.data import Stacked, as_source, make_batch, split_batch
+from ..training.data import Batch, Stacked, as_source, make_batch, split_batch
+from ..training.evaluate import MeanByLane
 from ..training.lane_losses import check_lane_losses
 
 LightningModule: Any = needs("lightning", "lightning").LightningModule
@@ -54,32 +55,30 @@ class WideLightningModule(LightningModule):
         self.source = as_source(Stacked([]) if stacked else [], wide.n)
         self.lane_losses: Tensor | None = None
         self.lane_validation: Tensor | None = None
-        self._total: Tensor | None = None
-        self._samples = 0
+        self._mean = MeanByLane(self.metric, wide.n)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Return the output of all lanes, `[N, B, ...]`."""
         return getattr(self.wide, self.source.door)(*args, **kwargs)
 
     def training_step(self, raw: Any, index: int) -> Tensor:
-        losses, size = self._values(raw, self.loss)
+        output, batch = self._output(raw)
+        losses = check_lane_losses(self.loss(output, *batch.targets), self.wide.n)
         self.lane_losses = losses.detach()
-        self._log_spread("train_loss", self.lane_losses, size)
+        self._log_spread("train_loss", self.lane_losses, batch.size)
         return losses.sum()
 
     def on_validation_epoch_start(self) -> None:
-        self._total, self._samples = None, 0
+        self._mean = MeanByLane(self.metric, self.wide.n)
 
     def validation_step(self, raw: Any, index: int) -> None:
-        values, size = self._values(raw, self.metric)
-        weighted = values.detach().double() * size
-        self._total = weighted if self._total is None else self._total + weighted
-        self._samples += size
+        output, batch = self._output(raw)
+        self._mean.update(output, batch.targets, batch.size, self.source.door)
 
     def on_validation_epoch_end(self) -> None:
-        if self._total is not None:
-            self.lane_validation = self._total / self._samples
-            self._log_spread("val_loss", self.lane_validation, self._samples)
+        if self._mean.samples:
+            self.lane_validation = self._mean.compute().to(self.wide._device())
+            self._log_spread("val_loss", self.lane_validation, self._mean.samples)
 
     def configure_optimizers(self) -> Any:
         optimizer = self.make_optimizer(self.wide.parameters())
@@ -100,11 +99,10 @@ class WideLightningModule(LightningModule):
         clip = clip_lane_values_ if gradient_clip_algorithm == "value" else clip_lane_norms_
         clip(self.wide.parameters(), gradient_clip_val)
 
-    def _values(self, raw: Any, function: Callable[..., Tensor]) -> tuple[Tensor, int]:
+    def _output(self, raw: Any) -> tuple[Any, Batch]:
         self.source.check_batch(raw)
         batch = make_batch(raw, self.split, self.wide._device(), self.source.door)
-        values = function(self(*batch.args, **batch.kwargs), *batch.targets)
-        return check_lane_losses(values, self.wide.n), batch.size
+        return self(*batch.args, **batch.kwargs), batch
 
     def _log_spread(self, name: str, values: Tensor, size: int) -> None:
         numbers = {"best": values.min(), "median": values.median(), "worst": values.max()}

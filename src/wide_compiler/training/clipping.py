@@ -73,7 +73,7 @@ def _gradients(parameters: Tensor | Iterable[Tensor], who: str) -> tuple[list[Te
         if mark is None or not mark.stacked:
             raise ArgumentError(
                 f"{who}: {mark.path if mark else 'a parameter'} is one tensor for all lanes, so its gradient "
-                f"is no lane's; leave it out, and clip it by torch.nn.utils.clip_grad_norm_"
+                f"belongs to no single lane; leave it out, and clip it by torch.nn.utils.clip_grad_norm_"
             )
         grads.append(p.grad)
     return grads, n

@@ -227,7 +227,7 @@ class FoldBatches(Shared):
 
     def check(self, n: int) -> None:
         if len(self.index) != n:
-            raise InputError(f"there are folds for {len(self.index)} lanes, the model has {n}")
+            raise InputError(f"the data has folds for {len(self.index)} lanes, the model has {n}")
 
     def __len__(self) -> int:
         return -(-self.index.shape[1] // self.batch_size)

@@ -10,10 +10,10 @@ from torch import Tensor
 from ..model import WideModel
 from .data import as_source, split_batch
 from .early_stop import EarlyStop
+from .evaluate import named_metrics
 from .fit_loop import FitLoop
 from .fit_options import FitOptions
 from .history import History
-from .metrics import named_metrics
 from .moment import Moment
 from .population import Population
 from .random_state import seeded

@@ -121,7 +121,10 @@ class LaneGroups(Optimizer):
             base = float(home["lr"])
             if base == 0:
                 if bool((now != 0).any()):
-                    raise ArgumentError("group['lr'] is 0 now, by a schedule; multiples of it are 0 too")
+                    raise ArgumentError(
+                        "group['lr'] is 0, set by a schedule, and learning rates per lane are multiples of "
+                        "it; set them before the schedule reaches 0"
+                    )
                 continue
             self._put(home, RATIO, now / base)
 
@@ -142,7 +145,8 @@ class LaneGroups(Optimizer):
     def _known(self, name: str) -> str:
         if name not in self.limits:
             raise ArgumentError(
-                f"{type(self).__name__} has no {name!r} by lane; choose one of {', '.join(self.limits)}"
+                f"{type(self).__name__} has no hyper-parameter {name!r} per lane; choose one of "
+                f"{', '.join(self.limits)}"
             )
         return name
 

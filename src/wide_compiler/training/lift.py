@@ -114,8 +114,8 @@ class LiftedOptimizer(LaneOptimizer):
 
     def reset_lanes(self, lanes: Any) -> None:
         raise ArgumentError(
-            f"{type(self).__name__} is a lifted optimiser and cannot begin anew in some lanes only; copy a "
-            f"lane instead, or take an optimiser of wide_compiler.training"
+            f"{type(self).__name__} is a lifted optimiser and cannot reset single lanes; copy a lane "
+            f"instead, or take an optimiser of wide_compiler.training"
         )
 
     def load_lane_state(self, lane: int, state_dict: Mapping[str, Any]) -> None:

@@ -18,12 +18,7 @@ class Lion(LaneOptimizer):
     hyper-parameter is a number or one number per lane.
     """
 
-    limits = {
-        "lr": Limits(),
-        "beta1": Limits(0.0, 1.0),
-        "beta2": Limits(0.0, 1.0),
-        "weight_decay": Limits(),
-    }
+    limits = {"lr": Limits(), "beta1": Limits(0.0, 1.0), "beta2": Limits(0.0, 1.0), "weight_decay": Limits()}
 
     def __init__(
         self,

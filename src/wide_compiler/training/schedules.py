@@ -124,7 +124,7 @@ class LaneSchedulers:
 def _check_lanes(optimizer: LaneOptimizer, n: int) -> None:
     if optimizer.n != n:
         raise ArgumentError(
-            f"this schedule is of {n} lanes and the optimiser has {optimizer.n} now; make it anew"
+            f"this schedule was made for {n} lanes, the optimiser now has {optimizer.n}; make a new schedule"
         )
 
 

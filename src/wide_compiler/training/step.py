@@ -140,7 +140,7 @@ class TrainStep:
         members = program.captured.rests_on if isinstance(program, WideProgram) else Snapshot()
         self.reads = observer.reads.without(()).joined([members])
         if observer.effects:
-            self.why = f"of the loss a recording would lose something: {observer.effects[0]}"
+            self.why = f"a recording would lose a side effect of the loss: {observer.effects[0]}"
 
     def run(self, args: tuple, targets: tuple) -> Tensor:
         """Run the step without a recording."""
