@@ -213,9 +213,9 @@ class Asks(nn.Module):
 
 def test_parts_of_one_class_that_cannot_be_traced_cost_one_capture_together(monkeypatch):
     exports = []
-    export = wide_compiler.capture.export_member._export
+    export = wide_compiler.capture.member_export._export
     monkeypatch.setattr(
-        "wide_compiler.capture.export_member._export", lambda *args: (exports.append(1), export(*args))[1]
+        "wide_compiler.capture.member_export._export", lambda *args: (exports.append(1), export(*args))[1]
     )
 
     def make():

@@ -4,9 +4,9 @@ import warnings
 
 from .align import check_models, structure
 from .captured import Captured
-from .export_member import derive_capture, export_member
 from .failure import CaptureFailed, HasEffects
 from .lock import CAPTURE
+from .member_export import derive_capture, export_member
 from .observation import Observation, copy_of, observe_member
 from .opaque import OPAQUE, OpaqueCall
 from .skeleton import clone_member, clone_members, make_skeleton, materialize
