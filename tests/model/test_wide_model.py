@@ -272,3 +272,12 @@ def test_another_default_device():
         with torch.device("meta"):
             assert wide.shared(x)[1].device == models[0](x)[1].device == torch.device("meta")
         assert wide.shared(x)[1].device.type == "cpu"
+
+
+def test_a_backward_hook_of_one_member_is_called():
+    models, seen = [nn.Linear(3, 2) for _ in range(3)], []
+    models[2].register_full_backward_hook(lambda *args: seen.append(1))
+    wide = wide_compiler.compile(models, torch.randn(2, 3))
+    assert "backward hook" in wide.explain(measure=False).why
+    wide.shared(torch.randn(2, 3).requires_grad_()).sum().backward()
+    assert seen == [1]
