@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from .. import _tree
-from ..capture.state import has_gradient_hooks
 from ..guards import Snapshot
 from ..guards.modes import current_stream, launch_settings
 from ..guards.reads import Entry, Items, Numbers, same_items
@@ -78,7 +77,8 @@ class TrainStepGuard:
             and self.tensors.holds([*tensors, *self.stored])
             and self._same_states()
             and [*map(_data_ptr, self.kept)] == self.addresses
-            and not any(map(has_gradient_hooks, self.learning))
+            # `has_gradient_hooks` without a call for each weight
+            and not any(w._backward_hooks or w._post_accumulate_grad_hooks for w in self.learning)
             and self.reads.holds()
             and self._modes() == self.modes
         )
