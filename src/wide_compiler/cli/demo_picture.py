@@ -36,7 +36,7 @@ STYLE: Any = {  # Any, because matplotlib types the keys as literals
     "xtick.color": GREY,
     "ytick.color": GREY,
 }
-PANELS = [["ensemble", "losses"], ["ensemble", "times"]]
+PANELS: list[Any] = [["ensemble", "losses"], ["ensemble", "times"]]
 
 
 @dataclass
@@ -131,7 +131,12 @@ def _draw_times(axes: Axes, story: Story) -> None:
     for place, name in enumerate(names):
         axes.barh(place, seconds[place], color=(MEMBER, FAINT)[place], height=0.42)
         axes.text(0, place - 0.32, name, va="bottom", fontsize=10.5, color=GREY)
-        shown = {"xytext": (7, 0), "textcoords": "offset points", "va": "center", "fontweight": "bold"}
+        shown: dict[str, Any] = {
+            "xytext": (7, 0),
+            "textcoords": "offset points",
+            "va": "center",
+            "fontweight": "bold",
+        }
         axes.annotate(f"{seconds[place]:.1f} s", (seconds[place], place), **shown)
     title = f"{ratio:.1f} times as fast" if ratio >= 1 else "Time"
     axes.set(title=title, xticks=[], yticks=[], xlim=(0, 1.18 * max(seconds)), ylim=(1.3, -0.75))

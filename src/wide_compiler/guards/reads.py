@@ -9,6 +9,7 @@ import random
 import threading
 import types
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -409,7 +410,7 @@ def is_atom(value: Any) -> bool:
     return type(value) in _ATOMIC
 
 
-def same_items(now: Any, before: tuple[Any, ...]) -> bool:
+def same_items(now: Sequence[Any], before: Sequence[Any]) -> bool:
     """Return whether the items are the same objects."""
     return len(now) == len(before) and all(map(operator.is_, now, before))
 

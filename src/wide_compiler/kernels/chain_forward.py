@@ -16,8 +16,10 @@ SMOOTH = ("gelu", "gelu_tanh", "silu")  # derivative needs the pre-activation, n
 
 # (BB, STAGES, warps): BB batch rows per program. With three stages a program loops over lanes and prefetches
 # the next lane's weights. The autotuner times those kept by `_prune`.
-TILES = ((16, 1, 4), (16, 1, 8), (32, 1, 4), (32, 1, 8), (32, 3, 8), (64, 1, 4))
-TILES += ((16, 1, 2), (32, 1, 2), (64, 1, 2))
+TILES = (
+    *((16, 1, 4), (16, 1, 8), (32, 1, 4), (32, 1, 8), (32, 3, 8), (64, 1, 4)),
+    *((16, 1, 2), (32, 1, 2), (64, 1, 2)),
+)
 CONFIGS = [triton.Config({"BB": bb, "STAGES": stages}, num_warps=warps) for bb, stages, warps in TILES]
 if interpreting():  # no GPU to time them on
     CONFIGS = CONFIGS[:1]

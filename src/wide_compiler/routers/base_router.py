@@ -95,7 +95,7 @@ class BaseRouter(nn.Module):
         return self._label.read()
 
     @name.setter
-    def name(self, value: Any) -> None:
+    def name(self, value: Any) -> None:  # type: ignore[no-redef]
         if isinstance(value, str):
             self.__dict__.pop("name", None)
             self._label = Label(value)

@@ -91,7 +91,7 @@ class WideRouter(TowerHolder):
         return self._router_settings
 
     @config.setter
-    def config(self, value: Any) -> None:
+    def config(self, value: Any) -> None:  # type: ignore[no-redef]
         if isinstance(value, WideConfig):
             self.__dict__.pop("config", None)
             self._router_settings = value

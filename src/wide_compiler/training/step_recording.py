@@ -9,7 +9,7 @@ from torch import Tensor
 from .. import _tree
 from ..guards import Snapshot
 from ..guards.modes import current_stream, launch_settings
-from ..guards.reads import Entry, Items, Numbers, same_items
+from ..guards.reads import Entry, HeldTensor, SequenceItems, same_items
 from ..guards.tensors import TableGuard, TensorGuard
 from ..replay.cuda_graph import CaptureRefused, capture, uncached_autocast
 
@@ -111,7 +111,7 @@ def _settings_read(optimizer: torch.optim.Optimizer) -> Snapshot:
     reads = Snapshot()
     for name in ("param_groups", "state"):
         reads.note(Entry, vars(optimizer), name, path=f"optimizer.{name}")
-    reads.note(Items, optimizer.param_groups, path="optimizer.param_groups")
+    reads.note(SequenceItems, optimizer.param_groups, path="optimizer.param_groups")
     for index, group in enumerate(optimizer.param_groups):
         for name, value in group.items():
             path = f"optimizer.param_groups[{index}][{name!r}]"
@@ -123,12 +123,12 @@ def _settings_read(optimizer: torch.optim.Optimizer) -> Snapshot:
 
 def _note_value(reads: Snapshot, value: Any, path: str) -> None:
     if isinstance(value, list):
-        reads.note(Items, value, path=path)
+        reads.note(SequenceItems, value, path=path)
     if isinstance(value, (list, tuple)):
         for item in value:
             _note_value(reads, item, path)
     elif isinstance(value, Tensor) and not value.is_cuda:  # a CUDA graph reads the value of a CUDA tensor
-        reads.note(Numbers, value, path=path)
+        reads.note(HeldTensor, value, path=path)
 
 
 def _device_tensors(group: dict[str, Any]) -> list[Tensor]:
