@@ -12,7 +12,7 @@ from wide_compiler.primitives.conv import CONV_STRATEGIES
 from wide_compiler.primitives.conv_norm import wide_conv_norm
 from wide_compiler.primitives.joined_linear import joined_linear
 from wide_compiler.primitives.linear import LINEAR_STRATEGIES, wide_linear
-from wide_compiler.widen.builder import Choice
+from wide_compiler.widen.builder import StrategyChoice
 
 N = 3
 
@@ -60,7 +60,7 @@ def graph_of(wide, strategies, choices):
     for node in graph.module.graph.nodes:
         if "site" in node.meta:
             node.args = tuple(
-                Choice.of(a, a.primitive, choices) if isinstance(a, Choice) else a for a in node.args
+                StrategyChoice.of(a, a.primitive, choices) if isinstance(a, StrategyChoice) else a for a in node.args
             )
     return with_strategies(graph, dict.fromkeys(sites(graph), strategies), gradients=False)
 
