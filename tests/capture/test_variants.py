@@ -14,8 +14,8 @@ import wide_compiler
 from fn import Fn
 from life_oracle import live, looped
 from wide_compiler import AlignmentError, oracle
-from wide_compiler.capture import member_export as export_room
 from wide_compiler.capture import group_by_variant
+from wide_compiler.capture import member_export as export_room
 
 x = torch.randn(2, 4)
 
