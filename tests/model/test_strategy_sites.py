@@ -60,7 +60,8 @@ def graph_of(wide, strategies, choices):
     for node in graph.module.graph.nodes:
         if "site" in node.meta:
             node.args = tuple(
-                StrategyChoice.of(a, a.primitive, choices) if isinstance(a, StrategyChoice) else a for a in node.args
+                StrategyChoice.of(arg, arg.primitive, choices) if isinstance(arg, StrategyChoice) else arg
+                for arg in node.args
             )
     return with_strategies(graph, dict.fromkeys(sites(graph), strategies), gradients=False)
 
