@@ -94,8 +94,8 @@ class BaseRouter(nn.Module):
         """The router's name; assigning a string renames it."""
         return self._label.read()
 
-    @name.setter
-    def name(self, value: Any) -> None:  # type: ignore[no-redef]
+    @name.setter  # type: ignore[no-redef]
+    def name(self, value: Any) -> None:
         if isinstance(value, str):
             self.__dict__.pop("name", None)
             self._label = Label(value)

@@ -90,8 +90,8 @@ class WideRouter(TowerHolder):
         """
         return self._router_settings
 
-    @config.setter
-    def config(self, value: Any) -> None:  # type: ignore[no-redef]
+    @config.setter  # type: ignore[no-redef]
+    def config(self, value: Any) -> None:
         if isinstance(value, WideConfig):
             self.__dict__.pop("config", None)
             self._router_settings = value
