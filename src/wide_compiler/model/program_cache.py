@@ -74,7 +74,8 @@ class ProgramCache:
         self.config = config
         self.passes = passes  # user-defined graph passes
         self.kept = kept  # registered submodules, opaque in the graph: path -> why
-        # Several per key if values read by the members' Python changed between calls.
+        # By (key, grad_mode()): only a capture shows whether the members' code reads the gradient mode, so a
+        # caller cannot put it into the key. Several per key if values read by their Python have changed.
         self.by_key: dict[Any, list[Program]] = {}
         self.effects: dict[Any, Changes] = {}  # by train flags
         self.recaptures = 0  # number of captures repeated because of such a change
@@ -91,11 +92,11 @@ class ProgramCache:
 
     def find(self, key: Any) -> Program | None:
         """Return a program for a key whose snapshot still holds, or None."""
-        return next((program for program in self.by_key.get(key, ()) if program.holds()), None)
+        return next((p for p in self.by_key.get((key, self.grad_mode()), ()) if p.holds()), None)
 
     def keep(self, key: Any, program: Program) -> Program:
         """Store a program, newest first; only the newest few per key are kept."""
-        known = self.by_key.setdefault(key, [])
+        known = self.by_key.setdefault((key, self.grad_mode()), [])
         self.recaptures += bool(known)
         known.insert(0, program)
         del known[MAX_CHANGES:]
@@ -106,9 +107,9 @@ class ProgramCache:
 
     def any_batch(self, mode: Any, rest: Any, wide: Any) -> Program | None:
         """Return a program valid for every batch size, with other dimensions `rest`; or None."""
-        for key in self.by_key:
+        for key, grad in self.by_key:
             known, shapes, lanes = key
-            if (known, tuple(shape[1:] for shape in shapes), lanes) == (mode, rest, wide):
+            if (known, tuple(s[1:] for s in shapes), lanes, grad) == (mode, rest, wide, self.grad_mode()):
                 program = self.find(key)
                 if isinstance(program, WideProgram) and all(g.any_batch() for g in program.captured.guards):
                     return program
@@ -187,7 +188,7 @@ class ProgramCache:
         return LoopProgram(str(failure), frozenset(model.wide_states), one_object, self.reads_layout)
 
     def _captured(self, mode: Any, call: Call, model: Any) -> Captured:
-        known = self.captures.setdefault(mode, [])
+        known = self.captures.setdefault((mode, self.grad_mode()), [])
         for captured in known:
             if captured.admits(call.member_shapes) and captured.rests_on.holds() and captured.own.holds():
                 return captured

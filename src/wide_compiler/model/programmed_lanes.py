@@ -69,7 +69,6 @@ class ProgrammedLanes(LaneStore):
             autocast_state(),
             kept_function_modes(),  # includes the default device
             torch.get_default_dtype(),
-            self.programs.grad_mode(),
             call.layouts if self.programs.layout_matters else None,
         )
 
@@ -106,25 +105,27 @@ class ProgrammedLanes(LaneStore):
         shapes = [t.shape[int(w) :] for t, w in zip(call.tensors, call.wide, strict=True)]
         if all(len(shape) > 0 and shape[0] >= 2 for shape in shapes):
             rest = tuple(tuple(map(operator.index, shape[1:])) for shape in shapes)
-            found = self._find_while_tracing(self._mode(call), rest, call.wide, True)
+            found = self._find_while_tracing(self._mode(call), rest, call.wide, True, torch.is_grad_enabled())
         if found < 0:
-            found = self._find_while_tracing(self._mode(call), tuple(call.member_shapes), call.wide, False)
+            shapes = tuple(call.member_shapes)
+            found = self._find_while_tracing(
+                self._mode(call), shapes, call.wide, False, torch.is_grad_enabled()
+            )
         return self.programs.traced.get(found)
 
     @constant_result
-    def _find_while_tracing(self, mode: Any, shapes: Any, wide: Any, any_batch: bool) -> int:
+    def _find_while_tracing(self, mode: Any, shapes: Any, wide: Any, any_batch: bool, grad: bool) -> int:
         """Return the number of the program in `programs.traced`, or -1; dynamo can only use a plain number.
 
         If the input is new, the program is built from the sample.
         """
-        program = self.programs.find_traced(mode, shapes, wide, any_batch)
-        if program is None:
-            with self.skeletons.lock, CAPTURE, isolated_from_transforms():
-                self._build_from_sample(mode, shapes, wide, any_batch)
+        with torch.set_grad_enabled(grad):
             program = self.programs.find_traced(mode, shapes, wide, any_batch)
-        if program is None:
-            return -1
-        return self.programs.traced.keep(program)
+            if program is None:
+                with self.skeletons.lock, CAPTURE, isolated_from_transforms():
+                    self._build_from_sample(mode, shapes, wide, any_batch)
+                program = self.programs.find_traced(mode, shapes, wide, any_batch)
+        return -1 if program is None else self.programs.traced.keep(program)
 
     def _build_from_sample(self, mode: Any, shapes: Any, wide: Any, any_batch: bool) -> None:
         sample = [leaf for leaf in _tree.flatten(self._sample)[0] if isinstance(leaf, Tensor)]

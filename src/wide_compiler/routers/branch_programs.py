@@ -69,7 +69,7 @@ class BranchPrograms(ProgramCache):
             pieces = in_pieces(
                 self.model, program.why, args, kwargs, self.rehearsal, self.part_of, self.config
             )
-            program = self.by_key[key][0] = pieces or program  # type: ignore[call-overload]
+            program = self.by_key[(key, self.grad_mode())][0] = pieces or program  # type: ignore[call-overload]
         if isinstance(program, Rewritten):
             self.guard.rest_on(program.captured.rests_on)
         return program

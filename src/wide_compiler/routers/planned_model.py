@@ -132,7 +132,7 @@ class PlannedModel(nn.Module):
 
     def _mode(self, programs: BranchPrograms, call: Call) -> tuple[Any, ...]:
         kinds = tuple((t.dtype, t.device, t.requires_grad) for t in call.tensors)
-        return (call.signature, kinds, ambient_modes(), programs.grad_mode())
+        return (call.signature, kinds, ambient_modes())
 
     # Under torch.compile.
 
@@ -154,7 +154,7 @@ class PlannedModel(nn.Module):
         signature, kinds, shapes, any_batch, modes, grad = look
         with outside_the_trace(grad):
             programs = self._current()
-            mode = (signature, kinds, modes, programs.grad_mode())
+            mode = (signature, kinds, modes)
             program = self._recipe.watchable and self._built(programs, mode, shapes, any_batch)
             why = "it holds objects that torch.compile cannot guard"
             self.__dict__["ran"] = Ran(programs, program or InSequence(why))

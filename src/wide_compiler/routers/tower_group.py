@@ -102,7 +102,7 @@ class VMapTowerGroup:
     def _mode(self, call: Call) -> tuple[Any, ...]:
         """What a capture is specialised on besides shapes. Training flags are covered by the guard."""
         tensors = tuple((t.dtype, t.device, t.requires_grad) for t in call.tensors)
-        return (call.signature, tensors, ambient_modes(), self.programs.grad_mode())
+        return (call.signature, tensors, ambient_modes())
 
     def program(self, call: Call) -> Any:
         key = (self._mode(call), tuple(call.member_shapes), call.wide)

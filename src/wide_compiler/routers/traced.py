@@ -92,8 +92,8 @@ def step_for(group: VMapTowerGroup, lanes: tuple[int, ...], look: Any, wide: Any
     signature, kinds, shapes, any_batch, modes, grad = look
     step = Step([group.names[lane] for lane in lanes])
     with torch.set_grad_enabled(grad):
-        mode = (signature, kinds, modes, group.programs.grad_mode())
-    program = programs_for(group, mode, shapes, wide, any_batch) if watchable else None
+        mode = (signature, kinds, modes)
+        program = programs_for(group, mode, shapes, wide, any_batch) if watchable else None
     if isinstance(program, WideProgram) and not group.fills_caches:
         step = Step.together(group, lanes, program)
     group.note(lanes, step.program, "torch.compile is tracing")

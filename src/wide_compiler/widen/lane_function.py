@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UnsupportedError
+from ..guards.modes import no_inference_mode
 
 
 class LaneContext:
@@ -73,6 +74,8 @@ class LanesFunction(torch.autograd.Function):
             )
             return (*results, *tensors)
 
+        with no_inference_mode():  # only tensors made without it count their writes
+            args = tuple(a.clone() if isinstance(a, Tensor) and a.is_inference() else a for a in args)
         lanes = [arg for arg, w in zip(args, wide, strict=True) if w]
         versions = [arg._version for arg in args if isinstance(arg, Tensor)]
         flat = torch.vmap(one_lane, randomness="different")(*lanes)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from .. import _tree
 from ..capture import OpaqueCall, canonical_names, slots
 from ..errors import UnsupportedError, UsageError, one_line
+from ..guards.modes import no_inference_mode
 from ..lanes import join_lanes, split_lanes
 from .builder import Val, map_leaves
 from .check import gradients_of, tensors_differ
@@ -193,7 +194,8 @@ def _run_lane(
     lane: int,
 ) -> list[Tensor]:
     """Run one lane on copies, because the graph does not know what the callable writes."""
-    own = [(t[lane] if w else t).clone() for t, w in zip(tensors, wide, strict=True)]
+    with no_inference_mode():  # only tensors made without it count their writes
+        own = [(t[lane] if w else t).clone() for t, w in zip(tensors, wide, strict=True)]
     versions = [t._version for t in own]
     with lane_generator(rng, lane):
         results = call.run(function, own, sizes)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from ..capture.state import Slot, home_of, slots
 from ..capture.strides import laid_out
 from ..errors import UnsupportedError
+from ..guards.modes import no_inference_mode
 
 
 class LaneParameter:
@@ -99,7 +100,8 @@ def lent(
             continue
         source = tensor_of(slot.path)
         if (own_memory or slot.kind == "buffer") and id(slot.tensor) not in copies:
-            copies[id(slot.tensor)] = laid_out(source, home[slot.name])
+            with no_inference_mode():  # only tensors made without it count their writes
+                copies[id(slot.tensor)] = laid_out(source, home[slot.name])
         lent_one = copies.get(id(slot.tensor), source)
         if getattr(module.get_submodule(slot.owner), "sparse", False):
             lent_one = _DenseGradient.apply(lent_one)
