@@ -2,8 +2,8 @@
 
     python tests/life/random_lives.py 1000 200      # seeds 1000 to 1199
 
-A life is a sequence of calls, training steps and changes. Each is applied to the members (the reference: copies
-run in a Python loop) and to what is tested: `compile`, `WideRouter`, or a `@jit` loop.
+A life is a sequence of calls, training steps and changes. Each is applied to the members (the reference:
+copies run in a Python loop) and to a door: `compile`, `WideRouter`, `CompileRouter`, or a `@jit` loop.
 """
 
 import copy
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import wide_compiler
-from wide_compiler.routers import WideRouter
+from wide_compiler.routers import CompileRouter, WideRouter
 from wide_compiler.xcs import Config, jit
 
 WIDTH = 6
@@ -392,12 +392,17 @@ class Loop:
 class Compiled:
     def __init__(self, members, sample, config):
         self.wide = wide_compiler.compile(members, sample, config=config)
-        self.modules = None
+        self.modules, self.stackable = None, members[0].output in ("tensor", "tuple", "dict")
 
     def call(self, inputs, scale):
-        if scale is None:
-            return self.wide.each(inputs)
-        return self.wide.each(inputs, scale=scale)
+        same = all(x is inputs[0] for x in inputs) or len({x.data_ptr() for x in inputs}) == 1
+        if scale is not None:
+            return self.wide.each(inputs, scale=scale)
+        if same and self.stackable:
+            return wide_compiler.unstack(self.wide.shared(inputs[0]), len(inputs))
+        if self.stackable and not inputs[0].requires_grad and len(inputs[0]) == 3:
+            return wide_compiler.unstack(self.wide.stacked(torch.stack(inputs)), len(inputs))
+        return self.wide.each(inputs)
 
     def looped(self):
         return bool(self.wide.explain(measure=False).why)
@@ -421,15 +426,40 @@ class Routed:
         return self.router.explain().coverage < 1
 
 
+class Branches(nn.Module):
+    """A model whose branches are the members."""
+
+    def __init__(self, members):
+        super().__init__()
+        self.members = nn.ModuleList(members)
+
+    def forward(self, x, scale=None):
+        return [member(x, scale=scale) for member in self.members]
+
+
+class Rewritten:
+    """`CompileRouter`; all lanes get one input."""
+
+    def __init__(self, members, sample, config):
+        self.fast = CompileRouter.from_module(Branches(members), sample, config=config).compile()
+        self.modules = members
+
+    def call(self, inputs, scale):
+        return self.fast(inputs[0]) if scale is None else self.fast(inputs[0], scale=scale[0])
+
+    def looped(self):
+        return self.fast.ran is None or not self.fast.ran.together if hasattr(self.fast, "ran") else True
+
+
 class Jitted:
     def __init__(self, members, sample, config):
         @jit(config=Config(measure=False))
         def run(modules, inputs):
-            return [m(x) for m, x in zip(modules, inputs)]
+            return [m(x) for m, x in zip(modules, inputs, strict=True)]
 
         @jit(config=Config(measure=False))
         def scaled(modules, inputs, scales):
-            return [m(x, scale=s) for m, x, s in zip(modules, inputs, scales)]
+            return [m(x, scale=s) for m, x, s in zip(modules, inputs, scales, strict=True)]
 
         self.run, self.scaled, self.modules = run, scaled, members
 
@@ -440,7 +470,8 @@ class Jitted:
         return False
 
 
-DOORS = {"compile": Compiled, "router": Routed, "jit": Jitted}
+DOORS = {"compile": Compiled, "router": Routed, "branches": Rewritten, "jit": Jitted}
+ONE_INPUT = ("router", "branches")
 
 
 class Wrong(AssertionError):
@@ -505,7 +536,7 @@ class Life:
         if self.training and batch == 1:
             batch = 2  # batch norm
         kind = self.random.choice(["own", "own", "own", "shared", "views", "transposed", "grad"])
-        if self.name == "router" and kind in ("own", "views"):
+        if self.name in ONE_INPUT and kind in ("own", "views"):
             kind = "shared"
         if kind == "shared":
             made = [self.input(batch)] * self.n
@@ -515,7 +546,7 @@ class Life:
             made = [torch.randn(WIDTH, batch, dtype=torch.float64).T] * self.n
         else:
             made = [self.input(batch) for _ in range(self.n)]
-        if self.name == "router":
+        if self.name in ONE_INPUT:
             made = [made[0]] * self.n
         if kind == "grad":
             for x in made:
@@ -599,7 +630,7 @@ class Life:
 
     def call_and_write(self) -> None:
         """A caller may write into an output. Outputs of lanes do not share memory with each other."""
-        if self.door.modules is None and self.output in ("same", "view"):
+        if self.name != "jit" and self.output in ("same", "view", "namedtuple"):
             return self.call()
         self.event("call, output written")
 
@@ -635,6 +666,39 @@ class Life:
             return found[0]
 
         self.both(run, self.inputs(), self.scale())
+        self.after()
+
+    def call_in_threads(self) -> None:
+        """Three threads at once, with inputs of their own; members that keep state are left out."""
+        if {CountsCalls, CountsInBuffer, Caches, MaxNorm} & set(map(type, self.loop.modules[0].blocks)):
+            return self.call()
+        if self.training or any(b.writes_input for b in self.loop.modules[0].blocks if type(b) is InPlace):
+            return self.call()
+        self.event("calls in three threads")
+        calls = [(self.inputs(), self.scale()) for _ in range(3)]
+        wanted, found = [], [None] * 3
+        with torch.no_grad():
+            for inputs, scale in calls:
+                torch.manual_seed(0)
+                wanted.append(self.loop.call([x.detach().clone() for x in inputs], scale))
+
+        def work(i, inputs, scale):
+            try:
+                with torch.no_grad():
+                    found[i] = self.door.call(inputs, scale)
+            except Exception as error:
+                found[i] = error
+
+        threads = [threading.Thread(target=work, args=(i, *call)) for i, call in enumerate(calls)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for got, want in zip(found, wanted, strict=True):
+            if isinstance(got, Exception):
+                raise Wrong(f"a thread failed: {type(got).__name__}: {got}") from got
+            for lane, (a, b) in enumerate(zip(got, want, strict=True)):
+                self.check(f"output of lane {lane} in a thread", a, b)
         self.after()
 
     def call_in_autocast(self) -> None:
@@ -747,7 +811,7 @@ class Life:
         self.optimizers = self.new_optimizers()
 
     def take_lane(self) -> None:
-        """A lane as a module of its own computes what the member does; for the other doors: a member alone."""
+        """`lane(i)`, or a copy of module i, computes what the member does."""
         lane = self.random.randrange(self.n)
         self.event(f"lane({lane})")
         member = copy.deepcopy(self.loop.modules[lane])
@@ -770,6 +834,9 @@ class Life:
             elif self.name == "router":
                 self.door.router = copy.deepcopy(self.door.router)
                 self.door.modules = [self.door.router[f"t{i}"] for i in range(self.n)]
+            elif self.name == "branches":
+                self.door.fast = copy.deepcopy(self.door.fast)
+                self.door.modules = list(self.door.fast.members)
             else:
                 self.door.modules = copy.deepcopy(self.door.modules)
             self.optimizers = self.new_optimizers()
@@ -781,7 +848,7 @@ class Life:
             module.load_state_dict(torch.load(file))
 
     def change_member(self) -> None:
-        """An attribute of one module; `compile` has copies of its own, so there is nothing to change there."""
+        """Set an attribute of one module; a wide model has copies of its own."""
         if self.door.modules is None:
             return self.change_world()
         lane = self.random.randrange(self.n)
@@ -800,7 +867,7 @@ class Life:
     EVENTS = (
         *("call", "call", "call", "step", "step", "switch", "change_world", "change_world", "write_weight"),
         *("freeze", "take_lane", "copy_all", "call_and_write", "call_in_thread", "call_in_autocast"),
-        "change_member",
+        *("change_member", "call_in_threads"),
     )
 
     def live(self, events: int) -> None:
@@ -812,7 +879,7 @@ class Life:
 
 
 def live(seed: int, events: int = 12, doors=tuple(DOORS)) -> Counter:
-    """Live one life; raises `Wrong` with its events at the first difference. Returns calls by (door, looped)."""
+    """Return calls by (door, looped); raise `Wrong` with the events at the first difference."""
     made: list[Life] = []
     try:
         made.append(Life(seed, doors))

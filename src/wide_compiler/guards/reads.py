@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from .dict_versions import dict_version
+from .tensors import version_of
 
 ATOMS = (
     *(bool, int, float, complex, str, bytes, type(None), type(...), range, slice),
@@ -350,7 +351,7 @@ class HeldTensor(Read):
     def now(self) -> Any:
         t = self.holder
         place = t.data_ptr() if t.layout == torch.strided and t.device.type != "meta" else 0
-        version = 0 if t.is_inference() else t._version
+        version = version_of(t)
         return place, version, t.shape, t.dtype, t.device, t.requires_grad
 
     def same(self, now: Any) -> bool:

@@ -11,6 +11,11 @@ from .dict_versions import dict_version
 _data_ptr = Tensor.data_ptr
 
 
+def version_of(tensor: Tensor) -> int:
+    """The number of writes to a tensor; 0 for one made in inference mode, which does not count them."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
 class TensorGuard:
     """Compares tensors with earlier ones: type, shape, strides, dtype, device, address and dispatch keys.
 

@@ -103,7 +103,7 @@ class BranchPrograms(ProgramCache):
             self.declined += branches.declined()
             self.banned |= loose
             self.kept = self._candidates()
-            self.captures[mode].remove(captured)
+            self.captures[(mode, self.grad_mode())].remove(captured)
         raise CaptureFailed(f"its modules are nested more than {MAX_ROUNDS} deep")
 
     def _candidates(self) -> dict[str, str]:

@@ -11,6 +11,7 @@ from ..capture.state import Slot, home_of, slots
 from ..capture.strides import laid_out
 from ..errors import UnsupportedError
 from ..guards.modes import no_inference_mode
+from ..guards.tensors import version_of
 
 
 class LaneParameter:
@@ -96,7 +97,7 @@ def lent(
     for slot in list(slots(module)):
         home = home_of(module.get_submodule(slot.owner), slot.kind)
         if slot.kind == "constant":
-            constants[slot.path] = (slot.tensor, slot.tensor._version)
+            constants[slot.path] = (slot.tensor, version_of(slot.tensor))
             continue
         source = tensor_of(slot.path)
         if (own_memory or slot.kind == "buffer") and id(slot.tensor) not in copies:
@@ -122,7 +123,7 @@ def lent(
                 note(slot.path, home[slot.name])
         for slot in slots(module):
             before, version = constants.get(slot.path, (None, 0))
-            new = slot.tensor is not before or slot.tensor._version != version
+            new = slot.tensor is not before or version_of(slot.tensor) != version
             if slot.kind == "constant" and new and note is not None:
                 note(slot.path, slot.tensor)
     finally:
