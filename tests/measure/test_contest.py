@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from measure.clocks import HeldClock, NoClock, prefers
-from wide_compiler.measure import Candidate, Contest, use_clock
+from wide_compiler.measure import Candidate, Contest, Written, use_clock
 from wide_compiler.measure.contest import private_copies
 
 
@@ -25,7 +25,7 @@ class Call:
 
     def candidate(self, way):
         leaves = [a for a in self.arguments if a.requires_grad]
-        written = [self.arguments[i] for i in self.written]
+        written = [Written(self.arguments, i) for i in self.written]
         return Candidate(lambda: way(*self.arguments), leaves, written, self.private)
 
     def contest(self, reference):

@@ -19,6 +19,17 @@ from .policy import FINAL_ROUNDS, HOPELESS, budget, close_losers, winner
 from .store import Store
 
 
+class Written(NamedTuple):
+    """Where a tensor is that a run writes, or replaces by another one: `table[key]`."""
+
+    table: Any
+    key: Any
+
+    @property
+    def tensor(self) -> Tensor:
+        return self.table[self.key]
+
+
 @dataclass
 class Candidate:
     """One way to run a call.
@@ -26,14 +37,14 @@ class Candidate:
     Attributes:
         run: returns the outputs, in any structure.
         leaves: tensors that get gradients; in the same order for all candidates.
-        written: tensors that a run writes; in the same order for all candidates.
+        written: tensors that a run writes or replaces; in the same order for all candidates.
         private: whether the leaves are copies. If so, backward accumulates into `.grad` as a user's does, and
             that is timed too; otherwise `.grad` is not touched.
     """
 
     run: Callable[[], Any]
     leaves: Sequence[Tensor] = ()
-    written: Sequence[Tensor] = ()
+    written: Sequence[Written] = ()
     private: bool = False
 
 
@@ -86,7 +97,8 @@ class Contest:
         self.seconds: dict[str, float] = {}
         self.busy = ""
         self.directions: list[Tensor] = []  # initial gradients of backward
-        self.before = [tensor.detach().clone() for tensor in reference.written]
+        self.before = [place.tensor.detach().clone() for place in reference.written]
+        self.places: dict[int, list[Tensor]] = {}  # by candidate: the tensors before its first run
         self._expected: CandidateResults | None = None
         self._noise: list[list[float]] = []
 
@@ -145,7 +157,8 @@ class Contest:
         self._restore(candidate)
         try:
             outputs, gradients = self.execute(candidate)
-            return CandidateResults(outputs, gradients, [w.detach().clone() for w in candidate.written])
+            written = [place.tensor.detach().clone() for place in candidate.written]
+            return CandidateResults(outputs, gradients, written)
         finally:
             self._restore(candidate)
 
@@ -179,8 +192,12 @@ class Contest:
 
     def _restore(self, candidate: Candidate) -> None:
         with torch.no_grad():
-            for tensor, before in zip(candidate.written, self.before, strict=True):
-                tensor.copy_(before)
+            tensors = self.places.setdefault(id(candidate), [place.tensor for place in candidate.written])
+            for place, tensor, before in zip(candidate.written, tensors, self.before, strict=True):
+                place.table[place.key] = tensor
+                # A tensor made in inference mode is written in inference mode only.
+                with torch.inference_mode() if tensor.is_inference() else contextlib.nullcontext():
+                    tensor.copy_(before)
 
     def once(self, candidate: Candidate) -> float:
         """Return the seconds of one run."""

@@ -12,7 +12,7 @@ from ..config import WideConfig
 from ..errors import one_line
 from ..guards.modes import capturing
 from ..measure.clock import now
-from ..measure.contest import Candidate, Contest, leaf_like, private_copies
+from ..measure.contest import Candidate, Contest, Written, leaf_like, private_copies
 from ..measure.policy import FINAL_ROUNDS, beats, budget, margin, winner
 from ..measure.progress import StatusLine
 from ..measure.store import circumstances
@@ -177,7 +177,7 @@ class Chooser:
         for i in built.channels_last:
             arguments[i] = leaf_like(arguments[i], channels_last(arguments[i].detach()).detach())
         leaves = [a for a in arguments if _is_tensor(a) and a.requires_grad]
-        written = [arguments[i] for i in self.written]
+        written = [Written(arguments, i) for i in self.written]
         return Candidate(partial(built.way, arguments), leaves, written, private=True)
 
     def _remembered(self) -> Tuned | None:

@@ -15,8 +15,9 @@ from ..config import WideConfig
 from ..errors import AlignmentError
 from ..guards import ModuleGuard
 from ..guards.modes import no_inference_mode
-from ..measure.contest import Candidate, Contest
+from ..measure.contest import Candidate, Contest, Written
 from ..measure.store import circumstances
+from ..model.memory_overlap import written_inputs
 from ..model.program import Call
 from ..model.program_cache import ProgramCache
 from .branches import Branches
@@ -165,7 +166,11 @@ def judge_model(program: Rewritten, guard: ModuleGuard, call: Call, config: Wide
     if gradients and any(has_gradient_hooks(leaf) for leaf in leaves):
         return Verdict(False, HOOKED)
     cuda = any(isinstance(t, Tensor) and t.is_cuda for t in (*call.tensors, *model.parameters()))
-    written = list(model.buffers())
+    tables = [module._buffers for module in model.modules()]
+    written = [
+        Written(table, name) for table in tables for name, buffer in table.items() if buffer is not None
+    ]
+    written += [Written(call.tensors, i) for i in written_inputs(program.captured)]
     original = Candidate(lambda: model(*args, **kwargs), leaves, written)
     rewritten = Candidate(lambda: guard.holds() and program.run_call(call.tensors), leaves, written)
     with Contest(original, gradients, cuda) as contest:

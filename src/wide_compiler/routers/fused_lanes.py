@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from .. import _tree
 from ..guards import ModuleGuard
 from ..lanes import hand_out
+from ..measure.contest import Written
 from ..model.chooser import Tuned
 from ..model.plan_builder import CallPlan
 from ..model.program import WideProgram
@@ -113,9 +114,9 @@ class Fused:
         wide = [tensor for source in self.sources for tensor in source.tensors()]
         return wide + [home[name] for _, home, name in self.single]
 
-    def buffers(self) -> list[Tensor]:
+    def written(self) -> list[Written]:
         """The towers' tensors that the graph writes."""
-        return [tensor for source in self.sources if source.written for tensor in source.tensors()]
+        return [Written(*home) for source in self.sources if source.written for home in source.homes]
 
     def __call__(self, tensors: Sequence[Tensor]) -> list[Any]:
         results = hand_out(self.stacked(tensors), self.n)

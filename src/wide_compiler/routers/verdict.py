@@ -55,7 +55,7 @@ def judge(
     if chosen.plan.way == "loop":
         return Verdict(False, chosen.why, chosen.ms)
     fused.take(chosen)
-    written = fused.buffers()
+    written = fused.written()
     fused.lends_leaves = False  # gradients are compared for each parameter
     sequence = Candidate(in_sequence, leaves, written)
     together = Candidate(lambda: fused.watched(calls.gather()), leaves, written)
