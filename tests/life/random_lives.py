@@ -1,6 +1,7 @@
 """Random models put through random lives by every door, beside the members run one by one.
 
-    python tests/life/random_lives.py 1000 200      # seeds 1000 to 1199
+    python tests/life/random_lives.py 1000 200                # seeds 1000 to 1199
+    python tests/life/random_lives.py 1000 200 compile cuda   # one door; calls and steps are recorded
 
 A life is a sequence of calls, training steps and changes. Each is applied to the members (the reference:
 copies run in a Python loop) and to a door: `compile`, `WideRouter`, `CompileRouter`, or a `@jit` loop.
@@ -25,16 +26,18 @@ from torch.utils.checkpoint import checkpoint
 
 import wide_compiler
 from wide_compiler.routers import CompileRouter, WideRouter
+from wide_compiler.training import TrainStep
 from wide_compiler.xcs import Config, jit
 
 WIDTH = 6
 RTOL = 1e-9
+DEVICE = "cuda" if "cuda" in sys.argv else "cpu"
 
 # What forwards read, and lives change.
 GAIN = 1.0
 TABLE = {"shift": 0.1, "inner": {"power": 1.0}}
 SETTINGS = SimpleNamespace(slope=0.2, names=["relu"])
-OFFSET = torch.zeros(WIDTH, dtype=torch.float64)
+OFFSET = torch.zeros(WIDTH, dtype=torch.float64, device=DEVICE)
 
 
 class Limits:
@@ -61,7 +64,7 @@ def reset_world() -> None:
     global GAIN, OFFSET, helper
     GAIN, Limits.highest, OPTIONS.eps, SETTINGS.slope, SETTINGS.names[:] = 1.0, 3.0, 0.01, 0.2, ["relu"]
     TABLE["shift"], TABLE["inner"]["power"] = 0.1, 1.0
-    OFFSET = torch.zeros(WIDTH, dtype=torch.float64)
+    OFFSET = torch.zeros(WIDTH, dtype=torch.float64, device=DEVICE)
     helper = _first_helper
 
 
@@ -341,6 +344,11 @@ class Model(nn.Module):
         return OUTPUTS[self.output](x)
 
 
+def lane_losses(outputs: Tensor) -> Tensor:
+    """One loss per lane: `[N, B, WIDTH]` -> `[N]`."""
+    return (outputs.square().mean((1, 2)) + outputs.mean((1, 2))) * GAIN
+
+
 def tensors(value: Any) -> list[Any]:
     """The leaves of an output, in order, of any type."""
     if isinstance(value, Answer):
@@ -502,6 +510,7 @@ class Life:
         output = self.output = rng.choice(list(OUTPUTS))
         self.takes_scale = rng.random() < 0.3
         members = [Model([m() for m in makers], output, self.takes_scale).double() for _ in range(n)]
+        members = [member.to(DEVICE) for member in members]
         names = [type(b).__name__ for b in members[0].blocks]
         self.training = rng.random() < 0.5
         for member in members:
@@ -510,8 +519,12 @@ class Life:
         self.keeps_inputs = self.name == "compile"
         self.n, self.loop = n, Loop(copy.deepcopy(members))
         self.originals = copy.deepcopy(members)
-        config = wide_compiler.WideConfig(tune_seconds=rng.choice([0, 0, 0.05]))
-        self.event(f"{self.name}: {n} x {names} -> {output}, {config.tune_seconds} s, train={self.training}")
+        # A compiled configuration records calls and steps on a GPU.
+        fast = DEVICE == "cuda" and rng.random() < 0.7
+        options = {"compile": True, "backend": "aot_eager"} if fast else {}
+        config = wide_compiler.WideConfig(tune_seconds=rng.choice([0, 0, 0.05]), **options)
+        how = f"{config.tune_seconds} s, fast={fast}, train={self.training}"
+        self.event(f"{self.name}: {n} x {names} -> {output}, {how}")
         self.door = DOORS[self.name](members, self.input(3), config)
         self.optimizers = self.new_optimizers()
 
@@ -528,7 +541,7 @@ class Life:
         return [torch.optim.SGD(p, lr=0.05, momentum=0.5) for p in (mine, theirs)]
 
     def input(self, batch: int) -> Tensor:
-        return torch.randn(batch, WIDTH, dtype=torch.float64)
+        return torch.randn(batch, WIDTH, dtype=torch.float64, device=DEVICE)
 
     def inputs(self) -> list[Tensor]:
         """One input per lane, at times shared, a view, transposed, or one that needs gradients."""
@@ -541,9 +554,9 @@ class Life:
         if kind == "shared":
             made = [self.input(batch)] * self.n
         elif kind == "views":
-            made = list(torch.randn(self.n, batch, WIDTH, dtype=torch.float64).unbind(0))
+            made = list(torch.randn(self.n, batch, WIDTH, dtype=torch.float64, device=DEVICE).unbind(0))
         elif kind == "transposed":
-            made = [torch.randn(WIDTH, batch, dtype=torch.float64).T] * self.n
+            made = [torch.randn(WIDTH, batch, dtype=torch.float64, device=DEVICE).T] * self.n
         else:
             made = [self.input(batch) for _ in range(self.n)]
         if self.name in ONE_INPUT:
@@ -556,7 +569,7 @@ class Life:
 
     def scale(self):
         if self.takes_scale and self.random.random() < 0.5:
-            shared = torch.rand((), dtype=torch.float64) + 0.5
+            shared = torch.rand((), dtype=torch.float64, device=DEVICE) + 0.5
             return [shared] * self.n
         return None
 
@@ -705,7 +718,7 @@ class Life:
         self.event("call under autocast")
 
         def run(door, inputs, scale):
-            with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            with torch.no_grad(), torch.autocast(DEVICE, torch.bfloat16):
                 return door.call(inputs, scale)
 
         self.both(run, self.inputs(), self.scale())  # float64 is not cast: the numbers stay
@@ -731,6 +744,34 @@ class Life:
         for optimizer in self.optimizers:
             optimizer.step()
         self.after()
+
+    def train_step(self) -> None:
+        """A few steps of `TrainStep`, one or two batches in turns; its loss reads a global."""
+        if self.name != "compile" or self.output != "tensor" or self.keeps_python_state():
+            return self.step()
+        if self.trainer is None or self.trainer.optimizer is not self.optimizers[1]:
+            self.trainer = TrainStep(self.door.wide, self.optimizers[1], lane_losses)
+        batches = [[self.input(3) for _ in range(self.n)] for _ in range(self.random.choice([1, 2]))]
+        steps = self.random.choice([1, 2, 6])
+        self.event(f"{steps} of TrainStep on {len(batches)} batches")
+        stacked = [torch.stack(batch) for batch in batches]
+        for i in range(steps):
+            if self.random.random() < 0.2:
+                self.change_world()
+            self.optimizers[0].zero_grad()
+            outputs = self.loop.call([x.clone() for x in batches[i % len(batches)]], None)
+            losses = lane_losses(torch.stack(outputs))
+            losses.sum().backward()
+            self.optimizers[0].step()
+            target = stacked[i % len(batches)]
+            got = self.trainer(target if self.random.random() < 0.5 else target.clone())
+            self.check("losses of TrainStep", got, losses.detach())
+        self.after()
+
+    trainer = None
+
+    def keeps_python_state(self) -> bool:
+        return bool({CountsCalls, MaxNorm} & set(map(type, self.loop.modules[0].blocks)))
 
     def after(self) -> None:
         self.compare_state()
@@ -867,7 +908,7 @@ class Life:
     EVENTS = (
         *("call", "call", "call", "step", "step", "switch", "change_world", "change_world", "write_weight"),
         *("freeze", "take_lane", "copy_all", "call_and_write", "call_in_thread", "call_in_autocast"),
-        *("change_member", "call_in_threads"),
+        *("change_member", "call_in_threads", "train_step"),
     )
 
     def live(self, events: int) -> None:
@@ -894,7 +935,7 @@ def live(seed: int, events: int = 12, doors=tuple(DOORS)) -> Counter:
 
 def main() -> None:
     first, count = (int(a) for a in sys.argv[1:3])
-    doors = tuple(sys.argv[3].split(",")) if len(sys.argv) > 3 else tuple(DOORS)
+    doors = next((tuple(arg.split(",")) for arg in sys.argv[3:] if arg.split(",")[0] in DOORS), tuple(DOORS))
     calls, wrong = Counter(), 0
     for seed in range(first, first + count):
         try:
