@@ -107,9 +107,9 @@ class ProgrammedLanes(LaneStore):
             rest = tuple(tuple(map(operator.index, shape[1:])) for shape in shapes)
             found = self._find_while_tracing(self._mode(call), rest, call.wide, True, torch.is_grad_enabled())
         if found < 0:
-            shapes = tuple(call.member_shapes)
+            whole = tuple(call.member_shapes)
             found = self._find_while_tracing(
-                self._mode(call), shapes, call.wide, False, torch.is_grad_enabled()
+                self._mode(call), whole, call.wide, False, torch.is_grad_enabled()
             )
         return self.programs.traced.get(found)
 
