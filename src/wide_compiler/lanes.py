@@ -112,8 +112,20 @@ def _handed_out(stacked: Tensor, n: int, plain: bool) -> Sequence[Tensor]:
     if not stacked[0].is_contiguous():
         stacked = stacked.contiguous()
     if plain:
-        return [row.data for row in stacked.unbind(0)]  # not views for autograd
+        return rows_apart(stacked)
     return [stacked[i] for i in range(n)]  # traces and transforms handle writes to views
+
+
+def rows_apart(stacked: Tensor) -> list[Tensor]:
+    """Split `[N, ...]` into N tensors in its memory that are no views for autograd.
+
+    Each counts its own writes. Gradients are not recorded.
+    """
+    if stacked.dim() > 1 and stacked.numel() and stacked.is_contiguous():  # the same as below, in one call
+        n, length, *rest = stacked.shape
+        with torch.no_grad():
+            return list(torch.unsafe_split_with_sizes(stacked.view(n * length, *rest), [length] * n))
+    return [row.data for row in stacked.unbind(0)]
 
 
 class _OwnLanes(torch.autograd.Function):
@@ -124,8 +136,7 @@ class _OwnLanes(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, stacked: Tensor) -> tuple[Tensor, ...]:
-        own = stacked.clone(memory_format=torch.contiguous_format)
-        return tuple([row.data for row in own.unbind(0)])
+        return tuple(rows_apart(stacked.clone(memory_format=torch.contiguous_format)))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:

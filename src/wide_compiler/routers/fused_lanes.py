@@ -44,7 +44,7 @@ class Source:
         if self.memory is not None:
             if self.written or not torch.is_grad_enabled():
                 return self.memory
-            if lent is not None and lent.leaves and self.leaf is not None and self.leaf.holds():
+            if lent is not None and lent.leaves and self.leaf is not None and self.leaf.whole:
                 return lent.lend(self.leaf.leaf, self.tensors())
             if lent is not None and self.is_large:
                 own = self.tensors()

@@ -27,6 +27,7 @@ class StackedLeaf:
     def __init__(self, stack: Tensor, parameters: Sequence[nn.Parameter]):
         self.leaf = stack.data.requires_grad_()
         self.parameters = list(parameters)
+        self.whole = True  # whether all parameters are still rows of this stack
         self.dropped: set[int] = set()  # lanes whose gradient is None
         self.leaf.register_hook(self._before_accumulation)
         for lane, parameter in enumerate(self.parameters):
@@ -50,12 +51,9 @@ class StackedLeaf:
             self.leaf.grad = None
             self.dropped.clear()
 
-    def holds(self) -> bool:
-        """Whether all parameters are still rows of this stack."""
-        return all(p.__dict__.get("stacked", (None,))[0] is self for p in self.parameters)
-
     def dissolve(self) -> None:
         """Turn the parameters into plain ones again, each with its own memory and gradient."""
+        self.whole = False
         for lane, parameter in enumerate(self.parameters):
             if parameter.__dict__.get("stacked") == (self, lane):
                 gradient = parameter.grad
@@ -79,6 +77,7 @@ class StackedParameter(nn.Parameter):
             return own
         if row.dtype != self.dtype or row.device != self.device:  # the parameter was moved or converted
             home.drop(lane)
+            home.whole = False
             del self.__dict__["stacked"]
             self.__class__ = nn.Parameter  # type: ignore[assignment]
             self.grad = row.to(self)

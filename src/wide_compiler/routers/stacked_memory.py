@@ -18,6 +18,7 @@ from .stacked_gradients import StackedLeaf
 # In training, using stacked memory costs an autograd function per tensor and saves a copy: worth it for
 # stacks of at least this many bytes.
 LARGE = {"cpu": 2**20, "cuda": 2**24}
+_version: Any = Tensor._version.__get__  # type: ignore[attr-defined]
 
 
 class Memory:
@@ -121,7 +122,7 @@ class Lent:
 
     def lend(self, stack: Tensor, tensors: list[Tensor]) -> Tensor:
         """Note the versions of the tensors that `stack` holds, and return it."""
-        self.stacks.append((stack, tensors, [tensor._version for tensor in tensors]))
+        self.stacks.append((stack, tensors, [*map(_version, tensors)]))
         return stack
 
     def watch(self, outputs: Sequence[Any]) -> None:
@@ -131,7 +132,7 @@ class Lent:
 
     def _compare(self, gradient: Tensor) -> None:
         for stack, tensors, versions in self.stacks:
-            if [tensor._version for tensor in tensors] != versions:
+            if [*map(_version, tensors)] != versions:
                 torch.autograd.graph.increment_version(stack)
 
 
