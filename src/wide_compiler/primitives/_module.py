@@ -40,7 +40,7 @@ def _owner(root: nn.Module, name: str) -> tuple[nn.Module, str]:
 def _run_kernel(self: WideModule, x: Tensor) -> Tensor:
     """Run `kernel` on x `[N, *]`, the member's input with lanes in front; returns `[N, *]`."""
     self.check_input(x)
-    return self.kernel(x, *[getattr(self, name) for name in self.ARGUMENTS])
+    return self.kernel(x, *self.arguments())
 
 
 def _split_arguments(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -134,20 +134,19 @@ class WideModule(nn.Module):
 
     @classmethod
     def from_modules(cls, modules: Iterable[nn.Module], strategy: str = "auto") -> Self:
-        """Stack modules of one class and configuration; their tensors are copied.
+        """Stack modules of one class and configuration, one for each lane; their tensors are copied.
 
-        Args:
-            modules: one for each lane.
-            strategy: "auto" or one of `STRATEGIES`.
-
-        Raises:
-            ArgumentError: a lane differs from lane 0 in configuration, shape, dtype, device or mode.
-            WrongTypeError: a lane is not of the `MEMBER` class.
+        `strategy` is "auto" or one of `STRATEGIES`. Raises `WrongTypeError` for a lane of another class, and
+        `ArgumentError` for one that differs from lane 0 in configuration, shape, dtype, device or mode.
         """
         return cls(modules, strategy)
 
     def setup(self, members: list[Any]) -> None:
         """Hook for subclasses, called once the stacked tensors are registered; may add state or raise."""
+
+    def arguments(self) -> list[Any]:
+        """Return the kernel's arguments after the input."""
+        return [getattr(self, name) for name in self.ARGUMENTS]
 
     def to_modules(self) -> list[nn.Module]:
         """Return the N lanes as ordinary modules with their own tensors."""

@@ -68,12 +68,6 @@ class _WideBatchNorm(WideModule):
     CONFIG = ("num_features", "eps", "momentum", "affine", "track_running_stats")
     STRATEGIES = ("wide",)
 
-    weight: Tensor | None
-    bias: Tensor | None
-    running_mean: Tensor | None
-    running_var: Tensor | None
-    num_batches_tracked: Tensor | None
-
     def forward(self, x: Tensor) -> Tensor:
         """Normalise x `[N, B, C, *spatial]`; returns the same shape."""
         self.check_input(x)
@@ -82,16 +76,10 @@ class _WideBatchNorm(WideModule):
             self.num_batches_tracked.add_(1)
             if self.momentum is None:  # cumulative average; counts may differ between lanes
                 momentum = self.num_batches_tracked.to(torch.float64).reciprocal()
-        return self.kernel(
-            x,
-            self.weight,
-            self.bias,
-            self.running_mean if not self.training or self.track_running_stats else None,
-            self.running_var if not self.training or self.track_running_stats else None,
-            self.training or self.running_mean is None,
-            momentum,
-            self.eps,
-        )
+        kept = not self.training or self.track_running_stats
+        running = (self.running_mean, self.running_var) if kept else (None, None)
+        training = self.training or self.running_mean is None
+        return self.kernel(x, self.weight, self.bias, *running, training, momentum, self.eps)
 
 
 class WideBatchNorm1d(_WideBatchNorm):
@@ -126,25 +114,12 @@ def batch_norm_rule(b: Builder, x: Val, *args, cudnn_enabled=None) -> Val:
 
 
 def wide_group_norm(
-    x: Tensor,
-    num_groups: int,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    eps: float = 1e-5,
+    x: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
 ) -> Tensor:
-    """Group norm, each lane with its own scale and shift.
+    """Group norm of x `[N, B, C, *spatial]`, each lane with its own scale and shift `[N, C]`.
 
     The lanes are folded into the channels: no group crosses a lane, scale and shift are applied in the same
-    call, and after a convolution the fold is a view.
-
-    Args:
-        x: `[N, B, C, *spatial]` (no spatial axes: `[N, B, C]`).
-        num_groups: number of groups of one member.
-        weight, bias: `[N, C]` or None.
-        eps: added to the variance.
-
-    Returns:
-        `[N, B, C, *spatial]`, a view of `[B, N*C, *spatial]`.
+    call, and after a convolution the fold is a view. `num_groups` is that of one member.
     """
     n = check_lanes("wide_group_norm", x=x, weight=weight, bias=bias)
     return unfold_channels(F.group_norm(fold_channels(x), n * num_groups, flat(weight), flat(bias), eps), n)
@@ -174,32 +149,16 @@ def wide_instance_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    """Normalise every channel of every sample of every lane over its spatial axes.
+    """Normalise every channel of every sample of every lane of x `[N, B, C, *spatial]` over its spatial axes.
 
-    Args:
-        x: `[N, B, C, *spatial]`.
-        weight, bias: `[N, C]` or None.
-        running_mean, running_var: `[N, C]`, contiguous, or None. Updated in place if `use_input_stats`.
-        use_input_stats: normalise by the sample's statistics; if False, by the running ones.
-        momentum: weight of the new statistics in the running ones.
-        eps: added to the variance.
-
-    Returns:
-        `[N, B, C, *spatial]`, a view of `[B, N*C, *spatial]`.
+    With `use_input_stats` by the sample's statistics, else by the running ones. The other arguments are those
+    of `wide_batch_norm`, with one momentum for all lanes.
     """
     n = check_lanes("wide_instance_norm", x=x, weight=weight, bias=bias, running_mean=running_mean)
-    y_BP = F.instance_norm(
-        fold_channels(x),
-        # view, not flatten: a silent copy here would lose the update of the running statistics.
-        None if running_mean is None else running_mean.view(-1),
-        None if running_var is None else running_var.view(-1),
-        flat(weight),
-        flat(bias),
-        use_input_stats,
-        momentum,
-        eps,
-    )
-    return unfold_channels(y_BP, n)
+    # view, not flatten: a silent copy here would lose the update of the running statistics.
+    running = (None if t is None else t.view(-1) for t in (running_mean, running_var))
+    settings = (flat(weight), flat(bias), use_input_stats, momentum, eps)
+    return unfold_channels(F.instance_norm(fold_channels(x), *running, *settings), n)
 
 
 class WideInstanceNorm(WideModule):
@@ -207,18 +166,9 @@ class WideInstanceNorm(WideModule):
 
     kernel = staticmethod(wide_instance_norm)
 
-    MEMBER: ClassVar[type[nn.Module] | tuple[type[nn.Module], ...]] = (
-        nn.InstanceNorm1d,
-        nn.InstanceNorm2d,
-        nn.InstanceNorm3d,
-    )
+    MEMBER: ClassVar[Any] = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
     CONFIG = ("num_features", "eps", "momentum", "affine", "track_running_stats")
     STRATEGIES = ("wide",)
-
-    weight: Tensor | None
-    bias: Tensor | None
-    running_mean: Tensor | None
-    running_var: Tensor | None
 
     def setup(self, members: list[Any]) -> None:
         ranks = {nn.InstanceNorm1d: 1, nn.InstanceNorm2d: 2, nn.InstanceNorm3d: 3}
@@ -229,16 +179,10 @@ class WideInstanceNorm(WideModule):
         """Normalise x `[N, B, C, *spatial]` or `[N, C, *spatial]`; returns the same shape."""
         self.check_input(x)
         unbatched = x.dim() == self.DIMS[0]
-        y = self.kernel(
-            x.unsqueeze(1) if unbatched else x,
-            self.weight,
-            self.bias,
-            self.running_mean,
-            self.running_var,
-            self.training or not self.track_running_stats,
-            0.0 if self.momentum is None else self.momentum,
-            self.eps,
-        )
+        tensors = (self.weight, self.bias, self.running_mean, self.running_var)
+        own = self.training or not self.track_running_stats
+        momentum = 0.0 if self.momentum is None else self.momentum
+        y = self.kernel(x.unsqueeze(1) if unbatched else x, *tensors, own, momentum, self.eps)
         return y.squeeze(1) if unbatched else y
 
 

@@ -7,6 +7,7 @@ Suffixes list the leading axes only; 1, 2 or 3 spatial axes follow.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -51,12 +52,8 @@ def possible(kind: str, rank: int, x: Tensor, groups: int) -> str:
 
 Ints = int | Sequence[int]
 
-_CONV: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
-_CONV_TRANSPOSE: dict[int, Callable[..., Tensor]] = {
-    1: F.conv_transpose1d,
-    2: F.conv_transpose2d,
-    3: F.conv_transpose3d,
-}
+_CONV: dict[int, Any] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+_CONV_TRANSPOSE: dict[int, Any] = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
 
 
 def _spatial_rank(op: str, x: Tensor, weight: Tensor, strategy: str) -> tuple[int, str]:
@@ -72,21 +69,13 @@ def _spatial_rank(op: str, x: Tensor, weight: Tensor, strategy: str) -> tuple[in
 
 
 def _wide(
-    op: str,
-    fn: Callable[..., Tensor],
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    rank: int,
-    kind: str,
-    groups: int,
-    options: dict[str, object],
-) -> Tensor:
+    op: str, fn: Callable[..., Tensor], x: Tensor, weight: Tensor, bias: Tensor | None, kind: str,
+    groups: int, **options: Any,
+) -> Tensor:  # fmt: skip
     """Run `fn` (plain or transposed convolution): fold lanes into channels, one call, unfold."""
-    n = check_lanes(op, x=x, weight=weight, bias=bias)
+    n, rank = check_lanes(op, x=x, weight=weight, bias=bias), weight.dim() - 3
     if x.dim() == rank + 2:  # unbatched member input [C, *spatial]
-        y = _wide(op, fn, x.unsqueeze(1), weight, bias, rank, kind, groups, options)
-        return y.squeeze(1)
+        return _wide(op, fn, x.unsqueeze(1), weight, bias, kind, groups, **options).squeeze(1)
     if x.dim() != rank + 3:
         raise ArgumentError(
             f"{op}: expected x [N, B, C, *spatial] with {rank} spatial axes (from the weight "
@@ -136,6 +125,9 @@ def wide_conv(
         convolution or batch norm folds back without a copy.
     """
     rank, kind = _spatial_rank("wide_conv", x, weight, strategy)
+    if x.dim() == rank + 2:  # unbatched member input [C, *spatial]
+        options = (stride, padding, dilation, groups, strategy)
+        return wide_conv(x.unsqueeze(1), weight, bias, *options).squeeze(1)
     x, weight, bias = cast(autocast_dtype(x), x, weight, bias)  # type: ignore[assignment]
     kind = possible(kind, rank, x, groups)
     if kind == "streams" and x.dim() == rank + 3:
@@ -147,8 +139,8 @@ def wide_conv(
 
         backward = "own" if kind == "implicit_gemm" else "library"
         return lane_conv2d(x, weight, bias, stride, padding, dilation, backward=backward)
-    options: dict[str, object] = {"stride": stride, "padding": padding, "dilation": dilation}
-    return _wide("wide_conv", _CONV[rank], x, weight, bias, rank, kind, groups, options)
+    sizes: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation}
+    return _wide("wide_conv", _CONV[rank], x, weight, bias, kind, groups, **sizes)
 
 
 def wide_conv_transpose(
@@ -177,14 +169,9 @@ def wide_conv_transpose(
     """
     rank, kind = _spatial_rank("wide_conv_transpose", x, weight, strategy)
     x, weight, bias = cast(autocast_dtype(x), x, weight, bias)  # type: ignore[assignment]
-    options: dict[str, object] = {
-        "stride": stride,
-        "padding": padding,
-        "output_padding": output_padding,
-        "dilation": dilation,
-    }
-    fn = _CONV_TRANSPOSE[rank]
-    return _wide("wide_conv_transpose", fn, x, weight, bias, rank, kind, groups, options)
+    sizes: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation}
+    sizes["output_padding"] = output_padding
+    return _wide("wide_conv_transpose", _CONV_TRANSPOSE[rank], x, weight, bias, kind, groups, **sizes)
 
 
 def shared_conv(
@@ -199,16 +186,9 @@ def shared_conv(
 ) -> Tensor:
     """Run `wide_conv` on an input shared by all lanes.
 
-    With groups == 1 this is one ordinary convolution with N*O output channels, so the input is read once, not
-    N times. With more groups, or a strategy other than "grouped" and "channels_last", the input is expanded
-    to all lanes.
-
-    Args:
-        x: `[B, C, *spatial]`, or `[C, *spatial]` for an unbatched member; no lane axis.
-        weight, bias, stride, padding, dilation, groups, strategy: as in `wide_conv`.
-
-    Returns:
-        `[N, B, O, *spatial]`, a view of `[B, N*O, *spatial]`.
+    With groups == 1 this is one ordinary convolution with N*O output channels, so the input `[B, C,
+    *spatial]` (or `[C, *spatial]`) is read once, not N times. With more groups, or a strategy other than
+    "grouped" and "channels_last", the input is expanded to all lanes. Returns `[N, B, O, *spatial]`.
     """
     rank, kind = _spatial_rank("shared_conv", x, weight, strategy)
     n = check_lanes("shared_conv", weight=weight, bias=bias)
@@ -216,10 +196,10 @@ def shared_conv(
     if groups != 1 or kind in ("sequential", "streams") or kind.startswith("implicit"):
         x = x.expand(n, *x.shape)
         return wide_conv(x, weight, bias, stride, padding, dilation, groups, kind)
-    if x.dim() == rank + 1:
-        y = shared_conv(x.unsqueeze(0), weight, bias, stride, padding, dilation, groups, kind)
-        return y.squeeze(1)
+    single = x.dim() == rank + 1
+    x = x.unsqueeze(0) if single else x
     if kind == "channels_last":
         x = x.contiguous(memory_format=CHANNELS_LAST[rank])
     y_BP = _CONV[rank](x, weight.flatten(0, 1), flat(bias), stride, padding, dilation)
-    return unfold_channels(y_BP, n)
+    y = unfold_channels(y_BP, n)
+    return y.squeeze(1) if single else y

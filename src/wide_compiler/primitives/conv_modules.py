@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -39,24 +38,14 @@ def pad_spatial(x: Tensor, pads: Sequence[int], mode: str) -> Tensor:
     return unfold_channels(F.pad(fold_channels(x), list(pads), mode=mode), x.shape[0])
 
 
+_CONFIG = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups")
+
+
 class _WideConv(WideModule):
     kernel = staticmethod(wide_conv)
 
-    CONFIG = (
-        "in_channels",
-        "out_channels",
-        "kernel_size",
-        "stride",
-        "padding",
-        "dilation",
-        "groups",
-        "padding_mode",
-        "_reversed_padding_repeated_twice",
-    )
+    CONFIG = (*_CONFIG, "padding_mode", "_reversed_padding_repeated_twice")
     STRATEGIES: ClassVar[tuple[str, ...]] = CONV_STRATEGIES
-
-    weight: Tensor
-    bias: Tensor | None
 
     def forward(self, x: Tensor) -> Tensor:
         """Convolve x `[N, B, C, *spatial]` or `[N, C, *spatial]`; returns the same layout with O channels."""
@@ -65,9 +54,8 @@ class _WideConv(WideModule):
         if self.padding_mode != "zeros":
             x = pad_spatial(x, self._reversed_padding_repeated_twice, self.padding_mode)
             padding = 0
-        return self.kernel(
-            x, self.weight, self.bias, self.stride, padding, self.dilation, self.groups, self.strategy
-        )
+        options = (self.stride, padding, self.dilation, self.groups, self.strategy)
+        return self.kernel(x, self.weight, self.bias, *options)
 
 
 class WideConv1d(_WideConv):
@@ -96,20 +84,8 @@ class WideConv3d(_WideConv):
 class _WideConvTranspose(WideModule):
     kernel = staticmethod(wide_conv_transpose)
 
-    CONFIG = (
-        "in_channels",
-        "out_channels",
-        "kernel_size",
-        "stride",
-        "padding",
-        "output_padding",
-        "dilation",
-        "groups",
-    )
+    CONFIG = (*_CONFIG, "output_padding")
     STRATEGIES: ClassVar[tuple[str, ...]] = TRANSPOSE_STRATEGIES
-
-    weight: Tensor
-    bias: Tensor | None
 
     def _output_padding(self, x: Tensor, output_size: Sequence[int] | None) -> Sequence[int]:
         """Return the output padding that gives the spatial size in the last axes of `output_size`."""
@@ -134,17 +110,8 @@ class _WideConvTranspose(WideModule):
         `output_size`: the spatial size of the result where the stride leaves it ambiguous, as in torch.
         """
         self.check_input(x)
-        return self.kernel(
-            x,
-            self.weight,
-            self.bias,
-            self.stride,
-            self.padding,
-            self._output_padding(x, output_size),
-            self.groups,
-            self.dilation,
-            self.strategy,
-        )
+        size = self.stride, self.padding, self._output_padding(x, output_size)
+        return self.kernel(x, self.weight, self.bias, *size, self.groups, self.dilation, self.strategy)
 
 
 class WideConvTranspose1d(_WideConvTranspose):
@@ -173,28 +140,18 @@ _WIDE_CONV = {1: WideConv1d, 2: WideConv2d, 3: WideConv3d}
 _WIDE_CONV_TRANSPOSE = {1: WideConvTranspose1d, 2: WideConvTranspose2d, 3: WideConvTranspose3d}
 
 
-def _batched(b: Builder, x: Val, weight: Val) -> tuple[Val, bool]:
-    """Add a batch axis of size 1 to an unbatched input; also return whether one was added."""
-    if x.rank == weight.rank - 1:
-        return b.call(torch.unsqueeze, x, int(x.wide), wide=x.wide), True
-    return x, False
-
-
 @rule(*ops("conv1d", "conv2d", "conv3d"))
 def conv_rule(
     b: Builder, x: Val, weight: Val, bias: Val | None = None, stride=1, padding=0, dilation=1, groups=1
 ) -> Val:
     rank = weight.rank - 2
     primitive = _WIDE_CONV[rank]
-    x, single = _batched(b, x, weight)
     strategy = b.choose(primitive, auto_strategy(rank, x.value), conv_choices(rank, x.value, groups))
     settings = [_spatial(v, rank) for v in (stride, padding, dilation)]
     if not x.wide and weight.wide and strategy != "sequential":
         b.strategy = "one convolution" if groups == 1 else strategy
-        out = b.call(shared_conv, x, weight, b.wide(bias), *settings, groups, strategy)
-    else:
-        out = b.call(primitive.kernel, b.wide(x), b.wide(weight), b.wide(bias), *settings, groups, strategy)
-    return b.call(torch.squeeze, out, 1) if single else out
+        return b.call(shared_conv, x, weight, b.wide(bias), *settings, groups, strategy)
+    return b.call(primitive.kernel, *map(b.wide, (x, weight, bias)), *settings, groups, strategy)
 
 
 @rule(*ops("conv_transpose1d", "conv_transpose2d.input", "conv_transpose3d.input"))
@@ -204,14 +161,10 @@ def conv_transpose_rule(
 ) -> Val:  # fmt: skip
     rank = weight.rank - 2
     primitive = _WIDE_CONV_TRANSPOSE[rank]
-    x, single = _batched(b, x, weight)
     strategy = b.choose(primitive, auto_strategy(rank, x.value))
-    stride, padding, output_padding, dilation = (
-        _spatial(v, rank) for v in (stride, padding, output_padding, dilation)
-    )
-    tensors = [b.wide(t) for t in (x, weight, bias)]
-    out = b.call(primitive.kernel, *tensors, stride, padding, output_padding, groups, dilation, strategy)
-    return b.call(torch.squeeze, out, 1) if single else out
+    *sizes, dilation = (_spatial(v, rank) for v in (stride, padding, output_padding, dilation))
+    tensors = map(b.wide, (x, weight, bias))
+    return b.call(primitive.kernel, *tensors, *sizes, groups, dilation, strategy)
 
 
 def _spatial(value, rank: int):

@@ -44,7 +44,7 @@ def wide_conv_norm(
     Returns:
         `[N, B, O, OH, OW]`.
     """
-    if not implicit_gemm_fits(2, x, 1):
+    if x.dim() != 5 or not implicit_gemm_fits(2, x, 1):
         y = wide_conv(x, weight, bias, stride, padding, dilation)
         if norm is not None:
             gamma, beta, mean, var, eps = norm

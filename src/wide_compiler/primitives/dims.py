@@ -48,12 +48,12 @@ def shifted(op: Any) -> Any:
         for argument in dim_arguments:
             given = named.get(argument.name, argument.default_value if argument.has_default_value() else None)
             named[argument.name] = shift(given, rank)
-        lanes = {k: b.wide(v) if is_tensor_val(v) else v for k, v in named.items()}
-        positional = [
-            lanes.pop(a.name)
-            for a in arguments
-            if not a.kwarg_only and a.name in lanes and _leads(a, lanes, arguments)
-        ]
+        lanes = {k: b.wide(v) for k, v in named.items()}
+        positional = []
+        for argument in arguments:  # by position up to the first that is omitted
+            if argument.kwarg_only or argument.name not in lanes:
+                break
+            positional.append(lanes.pop(argument.name))
         return b.call(op, *positional, **lanes)
 
     return run
@@ -71,16 +71,6 @@ def drop_last_one(results: Any) -> Any:
     return tuple(drop_last_one(result) for result in results)
 
 
-def _leads(argument: Any, named: dict[str, Any], arguments: list[Any]) -> bool:
-    """Return whether the argument can be passed by position: no earlier argument is omitted."""
-    for other in arguments:
-        if other.name == argument.name:
-            return True
-        if not other.kwarg_only and other.name not in named and other.has_default_value():
-            return False
-    return True
-
-
 def shift(dim: Any, rank: int) -> Any:
     """Return the wide tensor's dim or dims for those of a member of rank `rank`; None or [] means all."""
     if dim is None or (isinstance(dim, (list, tuple)) and not dim):
@@ -96,9 +86,8 @@ for _op in _SHIFTED:
 
 @rule(*ops("cosine_similarity"))
 def cosine_similarity(b: Builder, x: Val, y: Val, dim: int = 1, eps: float = 1e-8) -> Val:
-    rank = max(x.rank, y.rank)
-    x, y = b.aligned(b.wide(x), rank), b.aligned(b.wide(y), rank)
-    return b.call(torch.cosine_similarity, x, y, shift(dim, rank), eps)
+    x, y = b.alike(x, y)
+    return b.call(torch.cosine_similarity, x, y, shift(dim, x.rank), eps)
 
 
 def _fft_of_all(op: Any) -> Any:

@@ -7,20 +7,25 @@ from torch import Tensor
 
 from ..widen.builder import Builder, Val
 from ..widen.helpers import fold, fold_pair
-from ..widen.rules import ops, rule
+from ..widen.rules import lane_rule, ops, rule
 
-# Rank of the op's batched input. For an unbatched member (one less) the lanes are the batch.
-_BATCHED_RANK: dict[int, tuple[str, ...]] = {
-    3: ("max_pool1d", "avg_pool1d", "adaptive_max_pool1d", "adaptive_avg_pool1d", "max_pool1d_with_indices"),
-    4: ("max_pool2d", "avg_pool2d", "adaptive_max_pool2d", "adaptive_avg_pool2d", "max_pool2d_with_indices"),
-    5: ("max_pool3d", "avg_pool3d", "adaptive_max_pool3d", "adaptive_avg_pool3d", "max_pool3d_with_indices"),
-}
-_PADS = {3: "pad1d", 4: "pad2d", 5: "pad3d"}
-_IMAGES = ("im2col", "channel_shuffle", "native_channel_shuffle")
-_RESIZE: dict[int, tuple[str, ...]] = {
-    3: ("linear1d", "nearest1d", "nearest_exact1d"),
-    4: ("bilinear2d", "nearest2d", "bicubic2d", "nearest_exact2d", "bilinear2d_aa", "bicubic2d_aa"),
-    5: ("trilinear3d", "nearest3d", "nearest_exact3d"),
+# By rank of the op's batched input. For an unbatched member (one less) the lanes are the batch.
+_BATCHED: dict[int, str] = {
+    0: "feature_dropout feature_alpha_dropout",
+    2: "stft",
+    3: """
+    max_pool1d avg_pool1d adaptive_max_pool1d adaptive_avg_pool1d max_pool1d_with_indices reflection_pad1d
+    replication_pad1d upsample_linear1d upsample_nearest1d _upsample_nearest_exact1d col2im istft
+    """,
+    4: """
+    max_pool2d avg_pool2d adaptive_max_pool2d adaptive_avg_pool2d max_pool2d_with_indices reflection_pad2d
+    replication_pad2d upsample_bilinear2d upsample_nearest2d upsample_bicubic2d _upsample_nearest_exact2d
+    _upsample_bilinear2d_aa _upsample_bicubic2d_aa im2col channel_shuffle native_channel_shuffle
+    """,
+    5: """
+    max_pool3d avg_pool3d adaptive_max_pool3d adaptive_avg_pool3d max_pool3d_with_indices reflection_pad3d
+    replication_pad3d upsample_trilinear3d upsample_nearest3d _upsample_nearest_exact3d
+    """,
 }
 
 
@@ -34,32 +39,15 @@ def folded(op: Any, batched_rank: int) -> Any:
     return run
 
 
-for _rank, _names in _BATCHED_RANK.items():
-    for _op in ops(*_names):
+for _rank, _names in _BATCHED.items():
+    for _op in ops(_names):
         rule(_op)(folded(_op, _rank))
-for _rank, _suffix in _PADS.items():
-    for _op in ops(f"reflection_{_suffix}", f"replication_{_suffix}"):
-        rule(_op)(folded(_op, _rank))
-for _rank, _names in _RESIZE.items():
-    for _op in ops(*(f"upsample_{name}" for name in _names), *(f"_upsample_{name}" for name in _names)):
-        rule(_op)(folded(_op, _rank))
-for _op in ops(*_IMAGES):
-    rule(_op)(folded(_op, 4))
-for _op in ops("col2im"):
-    rule(_op)(folded(_op, 3))
-for _op in ops("feature_dropout", "feature_alpha_dropout"):
-    rule(_op)(folded(_op, 0))
 
 
 @rule(*ops("grid_sampler", "grid_sampler_2d", "grid_sampler_3d"))
 def grid_sampler(b: Builder, x: Val, grid: Val, *args: Any) -> Val:
     op = ops("grid_sampler.default")[0]
     return b.call(fold_pair, op, b.wide(x), b.wide(grid), *args)
-
-
-for _rank, _name in ((2, "stft"), (3, "istft")):
-    for _op in ops(_name):
-        rule(_op)(folded(_op, _rank))
 
 
 def fractional_pool(op: Any, batched_rank: int) -> Any:
@@ -85,11 +73,7 @@ for _rank, _name in ((4, "fractional_max_pool2d.default"), (5, "fractional_max_p
         rule(_op)(fractional_pool(_op, _rank))
 
 
-@rule(*ops("affine_grid_generator"))
-def affine_grid(b: Builder, theta: Val, size: list[Any], align_corners: bool) -> Val:
-    return b.call(lane_affine_grid, b.wide(theta), size, align_corners)
-
-
+@lane_rule("affine_grid_generator")
 def lane_affine_grid(theta: Tensor, size: list[int], align_corners: bool) -> Tensor:
     """Return the grids of theta `[N, B, 2, 3]`; `size` is the member's, with its batch in front."""
     n, b = theta.shape[:2]

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..widen.builder import Builder, Val
 from ..widen.classify import op_name
-from ..widen.rules import ops, rule
+from ..widen.rules import lane_rule, ops, rule
 from .embedding import flat_indices
 
 aten = torch.ops.aten
@@ -16,25 +16,24 @@ aten = torch.ops.aten
 @rule(*ops("index.Tensor", "_unsafe_index.Tensor"))
 def index(b: Builder, x: Val, indices: list[Val | None]) -> Val | None:
     given = [i for i in indices if i is not None]
-    if any(i.dtype in (torch.bool, torch.uint8) for i in given):
-        if x.wide and not any(i.wide for i in given) and _adjacent(indices):
-            return b.call(aten.index.Tensor, x, [None, *indices])
-        return None  # a mask per lane selects a different number of elements in each
     if x.wide and not any(i.wide for i in given) and _adjacent(indices):
         return b.call(aten.index.Tensor, x, [None, *indices])
+    if any(map(_is_mask, given)):
+        return None  # a mask per lane selects a different number of elements in each
     rank = max(i.rank for i in given)
     lanes = [i if i is None else b.aligned(b.wide(i), rank) for i in indices]
-    return b.call(index_lanes, b.wide(x), lanes, _result_position(indices))
+    # The indexed dims of the member's result are in place if adjacent, else in front.
+    position = indices.index(given[0]) if _adjacent(indices) else 0
+    return b.call(index_lanes, b.wide(x), lanes, position)
+
+
+def _is_mask(index: Val) -> bool:
+    return index.dtype in (torch.bool, torch.uint8)
 
 
 def _adjacent(indices: list[Any]) -> bool:
     positions = [k for k, i in enumerate(indices) if i is not None]
     return positions == list(range(positions[0], positions[-1] + 1))
-
-
-def _result_position(indices: list[Any]) -> int:
-    """Return the position of the indexed dims in the member's result: in place if adjacent, else in front."""
-    return next(k for k, i in enumerate(indices) if i is not None) if _adjacent(indices) else 0
 
 
 def lane_index(x: Tensor, rank: int) -> Tensor:
@@ -60,37 +59,26 @@ def index_put(op: Any) -> Any:
         b: Builder, x: Val, indices: list[Val | None], values: Val, accumulate: bool = False, *_: Any
     ) -> Val | None:
         given = [i for i in indices if i is not None]
-        if any(i.dtype in (torch.bool, torch.uint8) for i in given):
+        if any(map(_is_mask, given)):
             if len(indices) != 1 or values.rank != 0:
                 return None
             mask = b.wide(indices[0])
             return b.call(put_masked, op is aten.index_put_.default, b.wide(x), mask, values)
         if not _adjacent(indices):
             return None
-        if indices[0] is None:
-            return _put_behind(b, op, x, indices, values, accumulate)
-        rank = max(i.rank for i in given)
-        lanes = [b.aligned(b.wide(i), rank) for i in given]
         # The values have the rank of the member's indexed result: index dims, then the remaining dims of x.
-        result_rank = rank + x.rank - len(given)
-        return b.call(put_lanes, op, b.wide(x), lanes, b.aligned(values, result_rank), accumulate)
+        values = b.aligned(values, max(i.rank for i in given) + x.rank - len(given))
+        if indices[0] is not None:
+            return b.call(put_lanes, op, b.wide(x), b.alike(*given), values, accumulate)
+        if any(i.wide for i in given):
+            return None
+        return b.call(op, b.wide(x), [None, *indices], values, accumulate)  # one more `:` in front
 
     return run
 
 
 for _op in ops("index_put.default", "index_put_.default"):
     rule(_op)(index_put(_op))
-
-
-def _put_behind(
-    b: Builder, op: Any, x: Val, indices: list[Val | None], values: Val, accumulate: bool
-) -> Val | None:
-    """Run `x[:, index] = values` for shared indices, with one more `:` in front."""
-    given = [i for i in indices if i is not None]
-    if any(i.wide for i in given):
-        return None
-    result_rank = x.rank - len(given) + max(i.rank for i in given)
-    return b.call(op, b.wide(x), [None, *indices], b.aligned(values, result_rank), accumulate)
 
 
 def put_lanes(op: Any, x: Tensor, indices: list[Tensor], values: Tensor, accumulate: bool) -> Tensor:
@@ -150,23 +138,13 @@ def write_rows(op: Any, x: Tensor, dim: int, index: Tensor, source: Any, *args: 
     joined = x.movedim(dim, 1)
     flat = joined.reshape(-1, *joined.shape[2:])
     index_flat = flat_indices(index, rows).flatten()
-    out = op(
-        flat,
-        0,
-        index_flat,
-        source.movedim(dim, 1).flatten(0, 1) if isinstance(source, Tensor) else source,
-        *args,
-        **kwargs,
-    )
+    source = source.movedim(dim, 1).flatten(0, 1) if isinstance(source, Tensor) else source
+    out = op(flat, 0, index_flat, source, *args, **kwargs)
     out = out.unflatten(0, (x.shape[0], rows)).movedim(1, dim)
     return x.copy_(out) if op._schema.name.endswith("_") else out
 
 
-@rule(*ops("take.default"))
-def take(b: Builder, x: Val, index: Val) -> Val:
-    return b.call(take_lanes, b.wide(x), b.wide(index))
-
-
+@lane_rule("take.default")
 def take_lanes(x: Tensor, index: Tensor) -> Tensor:
     """Read x `[N, ...]`, flattened per lane, at index `[N, ...]`; negative indices count from the end."""
     flat = x.reshape(x.shape[0], -1)
@@ -174,12 +152,8 @@ def take_lanes(x: Tensor, index: Tensor) -> Tensor:
     return aten.index.Tensor(flat, [lane_index(x, 1), places]).view(index.shape)
 
 
-@rule(*ops("put.default"))
-def put(b: Builder, x: Val, index: Val, source: Val, accumulate: bool = False) -> Val:
-    return b.call(put_flat, b.wide(x), b.wide(index), b.wide(source), accumulate)
-
-
-def put_flat(x: Tensor, index: Tensor, source: Tensor, accumulate: bool) -> Tensor:
+@lane_rule("put.default")
+def put_flat(x: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
     """Write source (as many elements as index) into x `[N, ...]`, flattened per lane, at index `[N, ...]`."""
     flat, places = x.reshape(x.shape[0], -1), index.reshape(index.shape[0], -1)
     values = source.reshape(places.shape)
@@ -188,8 +162,7 @@ def put_flat(x: Tensor, index: Tensor, source: Tensor, accumulate: bool) -> Tens
 
 @rule(*ops("masked_scatter.default"))
 def masked_scatter(b: Builder, x: Val, mask: Val, source: Val) -> Val:
-    rank = max(x.rank, mask.rank)
-    return b.call(scatter_masked, b.aligned(b.wide(x), rank), b.aligned(b.wide(mask), rank), b.wide(source))
+    return b.call(scatter_masked, *b.alike(x, mask), b.wide(source))
 
 
 def scatter_masked(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:

@@ -16,12 +16,7 @@ from ._module import WideModule, direct_rule
 
 
 def lane_affine(y: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    """Compute `y * weight + bias` per lane, in y's dtype.
-
-    Args:
-        y: `[N, *, S]`.
-        weight, bias: `[N, S]` or None; S may be several axes.
-    """
+    """Compute `y * weight + bias` in y's dtype: y `[N, *, S]`, weight and bias `[N, S]` or None."""
 
     def spread(t: Tensor) -> Tensor:  # [N, S] -> [N, 1, ..., 1, S]
         return t.reshape(t.shape[0], *(1,) * (y.dim() - t.dim()), *t.shape[1:])
@@ -34,22 +29,13 @@ def lane_affine(y: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor
 
 
 def wide_layer_norm(
-    x: Tensor,
-    normalized_shape: Sequence[int],
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
+    x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, bias: Tensor | None = None,
     eps: float = 1e-5,
-) -> Tensor:
-    """Layer norm over the last axes, each lane with its own scale and shift.
+) -> Tensor:  # fmt: skip
+    """Layer norm of x `[N, *, *normalized_shape]` over the last axes.
 
-    Args:
-        x: `[N, *, *normalized_shape]`.
-        normalized_shape: of one member.
-        weight, bias: `[N, *normalized_shape]` or None.
-        eps: added to the variance.
-
-    Returns:
-        The shape of x.
+    Each lane has its own scale and shift `[N, *normalized_shape]`, or none. `normalized_shape` is that of one
+    member.
     """
     check_lanes("wide_layer_norm", x=x, weight=weight, bias=bias)
     return lane_affine(F.layer_norm(x, list(normalized_shape), eps=eps), weight, bias)
@@ -72,16 +58,10 @@ direct_rule("layer_norm.default", WideLayerNorm)
 def wide_rms_norm(
     x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
 ) -> Tensor:
-    """Divide by the root mean square over the last axes, then scale each lane by its own weight.
+    """Divide x `[N, *, *normalized_shape]` by the root mean square over the last axes.
 
-    Args:
-        x: `[N, *, *normalized_shape]`.
-        normalized_shape: of one member.
-        weight: `[N, *normalized_shape]` or None.
-        eps: added to the mean square; None uses torch's default for the dtype.
-
-    Returns:
-        The shape of x.
+    Then each lane is scaled by its own weight `[N, *normalized_shape]`, if there is one. `eps` is added to
+    the mean square; None uses torch's default for the dtype.
     """
     check_lanes("wide_rms_norm", x=x, weight=weight)
     return lane_affine(F.rms_norm(x, list(normalized_shape), eps=eps), weight, None)

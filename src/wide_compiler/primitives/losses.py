@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..widen.builder import Builder, Val, is_tensor_val
-from ..widen.rules import ops, rule
+from ..widen.rules import lane_rule, ops, rule
 
 NONE, MEAN, SUM = 0, 1, 2  # ATen's values of `reduction`
 
@@ -29,12 +29,10 @@ def _elementwise(op: Any) -> Any:
     def run(b: Builder, *args: Any, **kwargs: Any) -> Val:
         named = {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
         rank = max(v.rank for v in named.values() if is_tensor_val(v))
-        lanes: dict[str, Any] = {
-            k: b.aligned(b.wide(v), rank) if is_tensor_val(v) else v for k, v in named.items()
-        }
-        reduction, lanes["reduction"] = lanes["reduction"], NONE
+        lanes = {k: b.aligned(b.wide(v), rank) if is_tensor_val(v) else v for k, v in named.items()}
+        lanes["reduction"] = NONE
         positional = [lanes.pop(name) for name in names]
-        return b.call(reduce_lanes, b.call(op, *positional, **lanes), reduction)
+        return b.call(reduce_lanes, b.call(op, *positional, **lanes), named["reduction"])
 
     return run
 
@@ -53,7 +51,7 @@ def reduce_lanes(loss: Tensor, reduction: int) -> Tensor:
 
 @rule(*ops("multilabel_margin_loss.default"))
 def multilabel_margin_loss(b: Builder, x: Val, target: Val, reduction: int = MEAN) -> Val:
-    return b.call(margin_loss_of_rows, b.aligned(b.wide(x), 1), b.aligned(b.wide(target), 1), reduction)
+    return b.call(margin_loss_of_rows, *(b.aligned(b.wide(t), 1) for t in (x, target)), reduction)
 
 
 def margin_loss_of_rows(x: Tensor, target: Tensor, reduction: int) -> Tensor:
@@ -75,21 +73,11 @@ def cross_entropy(
     return b.call(class_loss, logp, target, b.wide(weight), reduction, ignore_index, label_smoothing)
 
 
-@rule(*ops("nll_loss.default", "nll_loss_nd.default", "nll_loss2d.default"))
-def nll_loss(
-    b: Builder,
-    logp: Val,
-    target: Val,
-    weight: Val | None = None,
-    reduction: int = MEAN,
-    ignore_index: int = -100,
-) -> Val:
-    return b.call(class_loss, b.wide(logp), b.wide(target), b.wide(weight), reduction, ignore_index, 0.0)
-
-
+@lane_rule("nll_loss.default", "nll_loss_nd.default", "nll_loss2d.default")
 def class_loss(
-    logp: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int, smoothing: float
-) -> Tensor:
+    logp: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = MEAN,
+    ignore_index: int = -100, smoothing: float = 0.0,
+) -> Tensor:  # fmt: skip
     """Negative log likelihood of logp `[N, B, C, *]` (or `[N, C]`), classes `[N, B, *]`, weight `[N, C]`."""
     single = logp.dim() == 2
     if single:
@@ -102,10 +90,8 @@ def class_loss(
     # `where`, not a product: an ignored target may select an infinite logit.
     loss = torch.where(counted, -logp.gather(2, classes.unsqueeze(2)).squeeze(2) * weights, 0.0)
     if smoothing:
-        every = (
-            logp if weight is None else logp * weight.view(weight.shape[0], 1, -1, *([1] * (logp.dim() - 3)))
-        )
-        loss = (1 - smoothing) * loss - smoothing / logp.shape[2] * torch.where(counted, every.sum(2), 0.0)
+        every = torch.where(counted, _weighted(logp, weight).sum(2), 0.0)
+        loss = (1 - smoothing) * loss - smoothing / logp.shape[2] * every
     if reduction == NONE:
         return loss.squeeze(1) if single else loss
     total, count = loss.flatten(1).sum(1), weights.flatten(1).sum(1)
@@ -124,10 +110,12 @@ def soft_target_loss(
         logp, target = logp.unsqueeze(1), target.unsqueeze(1)
     if smoothing:
         target = target * (1 - smoothing) + smoothing / logp.shape[2]
-    terms = logp * target
-    if weight is not None:
-        terms = terms * weight.view(weight.shape[0], 1, -1, *([1] * (logp.dim() - 3)))
-    loss = -terms.sum(2)
+    loss = -_weighted(logp * target, weight).sum(2)
     if reduction == NONE:
         return loss.squeeze(1) if single else loss
     return reduce_lanes(loss, reduction)
+
+
+def _weighted(terms: Tensor, weight: Tensor | None) -> Tensor:
+    """Scale terms `[N, B, C, *]` by a weight `[N, C]` of each class, if there is one."""
+    return terms if weight is None else terms * weight.view(len(weight), 1, -1, *[1] * (terms.dim() - 3))

@@ -7,22 +7,12 @@ from torch import Tensor
 
 from ..widen.builder import Builder, Val
 from ..widen.classify import op_name
-from ..widen.rules import generic_rule, ops, rule
+from ..widen.rules import generic_rule, lane_rule, ops, rule
 
 LANE_LETTERS = "ZYXWVUTSRQPONMLKJIHGFEDCBAzyxwvutsrqponmlkjihgfedcba"
 
 
-@rule(
-    *ops(
-        "matmul.default",
-        "mm.default",
-        "bmm.default",
-        "mv.default",
-        "dot.default",
-        "vdot",
-        "linalg_matmul",
-    )
-)
+@rule(*ops("matmul.default mm.default bmm.default mv.default dot.default vdot linalg_matmul"))
 def matmul(b: Builder, x: Val, y: Val) -> Val:
     if x.wide and not y.wide and (x.rank >= 2 or y.rank <= 2) and y.rank <= 2:
         return b.call(torch.matmul, x, y)  # one product for all lanes
@@ -83,37 +73,24 @@ def lane_equation(equation: str, wide: list[bool]) -> str:
     return f"{','.join(lanes)}->{letter}{right}"
 
 
-@rule(*ops("bilinear.default"))
-def bilinear(b: Builder, x: Val, y: Val, weight: Val, bias: Val | None = None) -> Val:
-    return b.call(wide_bilinear, b.wide(x), b.wide(y), b.wide(weight), b.wide(bias))
-
-
-def wide_bilinear(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Bilinear layer of x `[N, ..., I]` and y `[N, ..., J]`; returns `[N, ..., O]`.
-
-    Args:
-        weight: `[N, O, I, J]`.
-        bias: `[N, O]` or None.
-    """
+@lane_rule("bilinear.default")
+def wide_bilinear(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Bilinear layer of x `[N, ..., I]` and y `[N, ..., J]`, weight `[N, O, I, J]`, bias `[N, O]`."""
     x_NBI, y_NBJ = x.reshape(x.shape[0], -1, x.shape[-1]), y.reshape(y.shape[0], -1, y.shape[-1])
     out = torch.einsum("nbi,noij,nbj->nbo", x_NBI, weight, y_NBJ)
     out = out if bias is None else out + bias.unsqueeze(1)
     return out.reshape(*x.shape[:-1], weight.shape[1])
 
 
-@rule(*ops("pairwise_distance.default"))
-def pairwise_distance(b: Builder, x: Val, y: Val, *args: Any) -> Val:
-    rank = max(x.rank, y.rank)
-    x, y = b.aligned(b.wide(x), rank), b.aligned(b.wide(y), rank)
-    return b.call(torch.ops.aten.pairwise_distance.default, x, y, *args)
+def _distance(op: Any) -> Any:
+    def run(b: Builder, x: Val, y: Val, *args: Any, **kwargs: Any) -> Val:
+        return b.call(op, *b.alike(x, y), *args, **kwargs)
+
+    return run
 
 
-@rule(*ops("cdist.default"))
-def cdist(b: Builder, x: Val, y: Val, *args: Any, **kwargs: Any) -> Val:
-    rank = max(x.rank, y.rank)
-    return b.call(
-        torch.ops.aten.cdist.default, b.aligned(b.wide(x), rank), b.aligned(b.wide(y), rank), *args, **kwargs
-    )
+for _op in ops("pairwise_distance.default cdist.default"):
+    rule(_op)(_distance(_op))
 
 
 @generic_rule(lambda op: op_name(op) in ("_grouped_mm", "grouped_mm_fallback"))

@@ -1,5 +1,6 @@
 """Rules of elementwise ops: the same op on the wide tensors, ranks aligned behind the lane axis."""
 
+import functools
 from typing import Any
 
 import torch
@@ -8,7 +9,7 @@ from .. import _tree
 from ..widen.builder import HALF, Builder, LaneScalar, Val, is_tensor_val, vals_in
 from ..widen.classify import op_name
 from ..widen.equivalents import functional_of, view_of
-from ..widen.rules import find_rule, generic_rule, ops, rule
+from ..widen.rules import find_rule, generic_rule, on_lanes, ops, rule
 
 aten = torch.ops.aten
 
@@ -69,20 +70,12 @@ def _as_number(b: Builder, x: Val, tensors: list[Val]) -> Val:
     dtype = torch.result_type(torch.empty(0, dtype=_promoted(beside)), torch.empty((), dtype=x.dtype))
     if dtype in HALF and x.dtype.itemsize > dtype.itemsize:
         dtype = torch.float32
-    return (
-        x if dtype == x.dtype or not _same_kind(dtype, x.dtype) else b.call(torch.Tensor.to, x, dtype=dtype)
-    )
+    kinds = {(d.is_floating_point, d.is_complex) for d in (dtype, x.dtype)}
+    return x if dtype == x.dtype or len(kinds) > 1 else b.call(torch.Tensor.to, x, dtype=dtype)
 
 
 def _promoted(tensors: list[torch.Tensor]) -> torch.dtype:
-    dtype = tensors[0].dtype
-    for tensor in tensors[1:]:
-        dtype = torch.promote_types(dtype, tensor.dtype)
-    return dtype
-
-
-def _same_kind(a: torch.dtype, b: torch.dtype) -> bool:
-    return (a.is_floating_point, a.is_complex) == (b.is_floating_point, b.is_complex)
+    return functools.reduce(torch.promote_types, [tensor.dtype for tensor in tensors])
 
 
 def _dominant(tensors: list[Val]) -> Val:
@@ -146,19 +139,11 @@ for _op in _AS_IS:
     rule(_op)(as_is(_op))
 
 
-def _batched(op: Any) -> Any:
-    """Return a rule of linear algebra with several operands, whose leading dims must be equal."""
-
-    def run(b: Builder, *args: Any, **kwargs: Any) -> Val:
-        return b.call(op, *map(b.wide, args), **kwargs)
-
-    return run
-
-
+# Linear algebra with several operands, whose leading dims must be equal.
 for _op in ops(
     "ormqr lu_solve linalg_ldl_solve linalg_lu_solve cholesky_solve lu_unpack linalg_householder_product"
 ):
-    rule(_op)(_batched(_op))
+    rule(_op)(on_lanes(_op))
 
 
 @rule(*ops("type_as", "to.other"))
@@ -184,9 +169,8 @@ def sym_size(b: Builder, x: Val, dim: int) -> Val:
 
 @rule(*ops("sym_numel.default"))
 def sym_numel(b: Builder, x: Val) -> Val:
-    return (
-        b.call(member_numel, x, b.n, wide=False) if x.wide else b.call(aten.sym_numel.default, x, wide=False)
-    )
+    numel, n = (member_numel, (b.n,)) if x.wide else (aten.sym_numel.default, ())
+    return b.call(numel, x, *n, wide=False)
 
 
 def member_numel(x: torch.Tensor, n: int) -> int:
@@ -202,11 +186,11 @@ def masked_fill(b: Builder, x: Val, mask: Val, value: Val) -> Val:
 
 @rule(*ops("clamp.Tensor", "clip.Tensor"))
 def clamp(b: Builder, x: Val, low: Val | None = None, high: Val | None = None, **named: Val) -> Val:
-    low, high = named.get("min", low), named.get("max", high)
-    rank = max(v.rank for v in (x, low, high) if v is not None)
+    bounds = {"min": low, "max": high, **named}
+    given = [name for name, bound in bounds.items() if bound is not None]
     # All wide: the gradient of a bound fails if the other bound has more dims.
-    lanes = [v if v is None else b.aligned(b.wide(v), rank) for v in (x, low, high)]
-    return b.call(torch.clamp, *lanes)
+    x, *lanes = b.alike(x, *(bounds[name] for name in given))
+    return b.call(torch.clamp, x, **dict(zip(given, lanes, strict=True)))
 
 
 @rule(*ops("fill_.Tensor"))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..widen.builder import Builder, LaneScalar, Val
 from ..widen.helpers import fold
-from ..widen.rules import ops, rule
+from ..widen.rules import on_lanes, ops, rule
 from .dropout import WideDropout
 
 aten = torch.ops.aten
@@ -87,7 +87,8 @@ def draw(n: int, size: list[int], normal: bool, rng: Tensor | None, site: int, *
 def _draw_rule(normal: bool, like: bool) -> Any:
     def run(b: Builder, given: Any, **kwargs: Any) -> Val:
         drawn = (draw_like, b.wide(given)) if like else (draw, b.n, given)
-        return b.call(*drawn, normal, b.rng, b.random_site(), **_plain(kwargs))
+        named = {k: v for k, v in kwargs.items() if k in ("dtype", "device")}
+        return b.call(*drawn, normal, b.rng, b.random_site(), **named)
 
     return run
 
@@ -95,10 +96,6 @@ def _draw_rule(normal: bool, like: bool) -> Any:
 for _name, _normal in (("randn", True), ("rand", False)):
     rule(*ops(f"{_name}.default"), seeded=True)(_draw_rule(_normal, like=False))
     rule(*ops(f"{_name}_like.default"), seeded=True)(_draw_rule(_normal, like=True))
-
-
-def _plain(kwargs: dict[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in kwargs.items() if k in ("dtype", "device")}
 
 
 def draw_bernoulli(p: Tensor, rng: Tensor | None, site: int) -> Tensor:
@@ -114,9 +111,8 @@ def bernoulli(b: Builder, p: Val, **_: Any) -> Val:
 
 @rule(*ops("multinomial.default"))
 def multinomial(b: Builder, p: Val, *args: Any, **kwargs: Any) -> Val:
-    if p.rank == 2:
-        return b.call(fold, aten.multinomial.default, b.wide(p), *args, **kwargs)
-    return b.call(aten.multinomial.default, b.wide(p), *args, **kwargs)
+    folds = (fold,) if p.rank == 2 else ()
+    return b.call(*folds, aten.multinomial.default, b.wide(p), *args, **kwargs)
 
 
 # Elementwise draws: on the wide shape every lane gets its own numbers.
@@ -129,15 +125,8 @@ _ELEMENTWISE = ops(
 )
 
 
-def _elementwise(op: Any) -> Any:
-    def run(b: Builder, *args: Any, **kwargs: Any) -> Val:
-        return b.call(op, *(b.wide(a) for a in args), **{k: b.wide(v) for k, v in kwargs.items()})
-
-    return run
-
-
 for _op in _ELEMENTWISE:
-    rule(_op)(_elementwise(_op))
+    rule(_op)(on_lanes(_op))
 
 
 def _sized(op: Any) -> Any:

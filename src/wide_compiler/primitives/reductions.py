@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ..widen.builder import Builder, Val
-from ..widen.rules import ops, rule
+from ..widen.rules import lane_rule, ops, rule
 from .dims import shift
 
 
@@ -45,24 +45,20 @@ for _name, _function in _REDUCTIONS.items():
         rule(_op)(_whole(_over_members(_function)))
 
 
-def spread(x: Tensor, unbiased: bool, square_root: bool) -> Tensor:
-    return (torch.std if square_root else torch.var)(x, dim=1, unbiased=unbiased)
-
-
-def _spread_rule(square_root: bool) -> Callable[..., Val]:
+def _spread_rule(function: Callable[..., Tensor]) -> Callable[..., Val]:
     def run(b: Builder, x: Val, unbiased: bool = True) -> Val:
-        return b.call(spread, b.call(flat_members, x), unbiased, square_root)
+        return b.call(function, b.call(flat_members, x), dim=1, unbiased=unbiased)
 
     return run
 
 
-rule(*ops("std.default"))(_spread_rule(True))
-rule(*ops("var.default"))(_spread_rule(False))
+rule(*ops("std.default"))(_spread_rule(torch.std))
+rule(*ops("var.default"))(_spread_rule(torch.var))
 
 
 @rule(*ops("norm.Scalar"))
-def norm(b: Builder, x: Val, p: float = 2) -> Val:
-    return b.call(torch.linalg.vector_norm, b.call(flat_members, x), p, 1)
+def norm(b: Builder, x: Val, p: float = 2, **kwargs: Any) -> Val:
+    return b.call(torch.linalg.vector_norm, b.call(flat_members, x), p, 1, **kwargs)
 
 
 def _position_rule(function: Callable[..., Tensor]) -> Callable[..., Val]:
@@ -79,12 +75,8 @@ rule(*ops("argmax.default"))(_position_rule(torch.argmax))
 rule(*ops("argmin.default"))(_position_rule(torch.argmin))
 
 
-@rule(*ops("_weight_norm.default"))
-def weight_norm(b: Builder, v: Val, g: Val, dim: int = 0) -> Val:
-    return b.call(scale_to_norm, b.wide(v), b.wide(g), dim)
-
-
-def scale_to_norm(v: Tensor, g: Tensor, dim: int) -> Tensor:
+@lane_rule("_weight_norm.default")
+def scale_to_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
     """Scale v `[N, ...]` to norm g along each slice of the member's `dim`, or as a whole for -1."""
     others = [d for d in range(1, v.dim()) if d != dim + 1 or dim == -1]
     length = torch.linalg.vector_norm(v, dim=others, keepdim=True)
@@ -112,9 +104,7 @@ def trace(b: Builder, x: Val) -> Val:
 
 @rule(*ops("dist.default"))
 def dist(b: Builder, x: Val, y: Val, p: float = 2) -> Val:
-    rank = max(x.rank, y.rank)
-    difference = b.call(torch.sub, b.aligned(x, rank), b.aligned(y, rank))
-    return b.call(torch.linalg.vector_norm, b.call(flat_members, difference), p, 1)
+    return norm(b, b.call(torch.sub, *b.alike(x, y)), p)
 
 
 @rule(*ops("linalg_norm.default"))
@@ -126,16 +116,15 @@ def linalg_norm(
         return b.call(torch.linalg.norm, x, ord, dims, keepdim, **kwargs)
     if ord is not None or keepdim:
         return None
-    return b.call(torch.linalg.vector_norm, b.call(flat_members, x), 2, 1, **kwargs)
+    return norm(b, x, **kwargs)
 
 
 @rule(*ops("searchsorted.Tensor"))
 def searchsorted(b: Builder, edges: Val, x: Val, **kwargs: Any) -> Val | None:
     if edges.rank != 1 or kwargs.get("sorter") is not None:
         return None
-    return b.call(
-        lane_searchsorted, b.wide(edges), b.wide(x), **{k: v for k, v in kwargs.items() if v is not None}
-    )
+    named = {k: v for k, v in kwargs.items() if v is not None}
+    return b.call(lane_searchsorted, b.wide(edges), b.wide(x), **named)
 
 
 @rule(*ops("bucketize.Tensor"))
@@ -171,25 +160,18 @@ for _op in ops("quantile.default quantile.scalar nanquantile.default nanquantile
     rule(_op)(quantile(_op))
 
 
-@rule(*ops("pdist.default"))
-def pdist(b: Builder, x: Val, p: float = 2) -> Val:
-    return b.call(lane_pdist, x, p)
-
-
-def lane_pdist(x: Tensor, p: float) -> Tensor:
+@lane_rule("pdist.default")
+def lane_pdist(x: Tensor, p: float = 2) -> Tensor:
     """Return the distances of each lane's rows i < j of x `[N, M, D]`: `[N, M * (M - 1) / 2]`."""
     distances = torch.cdist(x, x, p, compute_mode="donot_use_mm_for_euclid_dist")
     i, j = torch.triu_indices(x.shape[1], x.shape[1], 1, device=x.device)
     return distances[:, i, j]
 
 
-@rule(*ops("histc.default"))
-def histc(b: Builder, x: Val, bins: int = 100, min: float = 0, max: float = 0) -> Val:
-    return b.call(lane_histc, b.call(flat_members, b.wide(x)), bins, min, max)
-
-
-def lane_histc(x: Tensor, bins: int, low: float, high: float) -> Tensor:
-    """Count x `[N, elements]` into `[N, bins]`; as in PyTorch, equal bounds mean the range of the data."""
+@lane_rule("histc.default")
+def lane_histc(x: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
+    """Count x `[N, ...]` into `[N, bins]`; as in PyTorch, equal bounds mean the range of the data."""
+    x, low, high = flat_members(x), min, max
     left, right = x.new_full((len(x), 1), low), x.new_full((len(x), 1), high)
     if low == high and x.shape[1]:
         left, right = torch.aminmax(x, dim=1, keepdim=True)

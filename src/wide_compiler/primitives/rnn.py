@@ -18,18 +18,9 @@ RNN_STRATEGIES = ("batched", "persistent", "sequential")
 
 
 def _wide_rnn(
-    kind: Kind,
-    x: Tensor,
-    hx: State | None,
-    weights: Sequence[Tensor],
-    num_layers: int,
-    bidirectional: bool,
-    batch_first: bool,
-    has_biases: bool,
-    dropout: float,
-    train: bool,
-    strategy: str,
-) -> tuple[Tensor, State]:
+    kind: Kind, x: Tensor, hx: State | None, weights: Sequence[Tensor], num_layers: int, bidirectional: bool,
+    batch_first: bool, has_biases: bool, dropout: float, train: bool, strategy: str,
+) -> tuple[Tensor, State]:  # fmt: skip
     """Run any of the three networks; returns the output and the last states, `[N, K, B, H]` each."""
     op = kind.name
     if not isinstance(x, Tensor):
@@ -126,16 +117,7 @@ def wide_gru(
     train: bool = False,
     strategy: str = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """GRU, each lane with its own weights.
-
-    Args:
-        hx: `[N, K, B, H]` (unbatched `[N, K, H]`) or None for zeros.
-        x, weights, num_layers, bidirectional, batch_first, has_biases, dropout, train, strategy: as in
-            `wide_lstm`.
-
-    Returns:
-        `(output, h_n)` as from `nn.GRU`, with a lane axis in front.
-    """
+    """GRU, each lane with its own weights; arguments as in `wide_lstm`, with one state `[N, K, B, H]`."""
     state = None if hx is None else (hx,)
     y, (h,) = _wide_rnn(
         GRU, x, state, weights, num_layers, bidirectional, batch_first, has_biases, dropout, train, strategy
@@ -156,16 +138,7 @@ def wide_rnn(
     nonlinearity: str = "tanh",
     strategy: str = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """Elman network, each lane with its own weights.
-
-    Args:
-        nonlinearity: "tanh" or "relu".
-        x, hx, weights, num_layers, bidirectional, batch_first, has_biases, dropout, train, strategy: as in
-            `wide_gru`.
-
-    Returns:
-        `(output, h_n)` as from `nn.RNN`, with a lane axis in front.
-    """
+    """Elman network with nonlinearity "tanh" or "relu"; other arguments as in `wide_gru`."""
     if nonlinearity not in RNN:
         raise ArgumentError(f"wide_rnn: expected nonlinearity 'tanh' or 'relu', got {nonlinearity!r}")
     kind, state = RNN[nonlinearity], None if hx is None else (hx,)

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..widen.builder import Builder, Val
-from ..widen.rules import ops, rule
+from ..widen.builder import Builder, Val, map_leaves
+from ..widen.rules import lane_rule, ops, rule
 from ._module import WideModule
 from .linear import wide_linear
 from .rnn import RNN_STRATEGIES, wide_gru, wide_lstm, wide_rnn
@@ -16,31 +16,22 @@ from .rnn import RNN_STRATEGIES, wide_gru, wide_lstm, wide_rnn
 
 class _WideRecurrent(WideModule):
     CONFIG: ClassVar[tuple[str, ...]] = (
-        "input_size",
-        "hidden_size",
-        "num_layers",
-        "bias",
-        "batch_first",
-        "dropout",
-        "bidirectional",
+        *("input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout", "bidirectional"),
         "proj_size",
     )
+    ARGUMENTS = ("weights", "num_layers", "bidirectional", "batch_first", "bias", "dropout", "training")
     STRATEGIES = RNN_STRATEGIES
 
     def setup(self, members: list[Any]) -> None:
         self.weight_names: tuple[str, ...] = tuple(members[0]._flat_weights_names)
 
-    def _arguments(self) -> tuple[list[Tensor], int, bool, bool, bool, float, bool]:
-        weights = [getattr(self, name) for name in self.weight_names]
-        return (
-            weights,
-            self.num_layers,
-            self.bidirectional,
-            self.batch_first,
-            self.bias,
-            self.dropout,
-            self.training,
-        )
+    @property
+    def weights(self) -> list[Tensor]:
+        return [getattr(self, name) for name in self.weight_names]
+
+    def forward(self, x: Tensor, hx: Any = None) -> tuple[Tensor, Any]:
+        """Run on x `[N, B, T, I]` or `[N, T, B, I]`; returns the output and the last state, as the member."""
+        return self.kernel(x, hx, *self.arguments(), strategy=self.strategy)
 
 
 class WideLSTM(_WideRecurrent):
@@ -50,12 +41,6 @@ class WideLSTM(_WideRecurrent):
 
     MEMBER = nn.LSTM
 
-    def forward(
-        self, x: Tensor, hx: tuple[Tensor, Tensor] | None = None
-    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Run the LSTM on x `[N, B, T, I]` or `[N, T, B, I]`; returns the output and `(h_n, c_n)`."""
-        return self.kernel(x, hx, *self._arguments(), strategy=self.strategy)
-
 
 class WideGRU(_WideRecurrent):
     """N `nn.GRU` networks; see `wide_gru` for the shapes."""
@@ -63,10 +48,6 @@ class WideGRU(_WideRecurrent):
     kernel = staticmethod(wide_gru)
 
     MEMBER = nn.GRU
-
-    def forward(self, x: Tensor, hx: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Run the GRU on x `[N, B, T, I]` or `[N, T, B, I]`; returns the output and h_n."""
-        return self.kernel(x, hx, *self._arguments(), strategy=self.strategy)
 
 
 class WideRNN(_WideRecurrent):
@@ -76,10 +57,7 @@ class WideRNN(_WideRecurrent):
 
     MEMBER = nn.RNN
     CONFIG = (*_WideRecurrent.CONFIG, "nonlinearity")
-
-    def forward(self, x: Tensor, hx: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Run the RNN on x `[N, B, T, I]` or `[N, T, B, I]`; returns the output and h_n."""
-        return self.kernel(x, hx, *self._arguments(), nonlinearity=self.nonlinearity, strategy=self.strategy)
+    ARGUMENTS = (*_WideRecurrent.ARGUMENTS, "nonlinearity")
 
 
 def flat_lstm(*args):
@@ -88,57 +66,32 @@ def flat_lstm(*args):
     return output, h, c
 
 
-def _choices(x: Val) -> tuple[str, ...]:
-    return RNN_STRATEGIES if x.value.is_cuda else ("batched", "sequential")
-
-
-@rule(*ops("lstm.input"))
-def lstm_rule(
-    b: Builder, x: Val, hx: list[Val], weights: list[Val], has_biases: bool, num_layers: int, dropout: float,
-    train: bool, bidirectional: bool, batch_first: bool,
-) -> Val:  # fmt: skip
-    strategy = b.choose(WideLSTM, "batched", _choices(x))
-    return b.call(
-        flat_lstm,
-        *(b.wide(x), tuple(b.wide(h) for h in hx), [b.wide(w) for w in weights], num_layers, bidirectional),
-        *(batch_first, has_biases, dropout, train, strategy),
-    )
-
-
-def _one_state_rule(primitive: Any, *extra: str):
+def _network_rule(primitive: Any, kernel: Any, *extra: str):
     def run(
-        b: Builder, x: Val, hx: Val, weights: list[Val], has_biases: bool, num_layers: int, dropout: float,
+        b: Builder, x: Val, hx: Any, weights: list[Val], has_biases: bool, num_layers: int, dropout: float,
         train: bool, bidirectional: bool, batch_first: bool,
     ) -> Val:  # fmt: skip
-        strategy = b.choose(primitive, "batched", _choices(x))
-        return b.call(
-            primitive.kernel,
-            *(b.wide(x), b.wide(hx), [b.wide(w) for w in weights], num_layers, bidirectional, batch_first),
-            *(has_biases, dropout, train, *extra, strategy),
-        )
+        strategy = b.choose(primitive, "batched", RNN_STRATEGIES if x.value.is_cuda else _ON_CPU)
+        settings = (num_layers, bidirectional, batch_first, has_biases, dropout, train, *extra, strategy)
+        return b.call(kernel, *map_leaves(b.wide, (x, hx, weights)), *settings)
 
     return run
 
 
-rule(*ops("gru.input"))(_one_state_rule(WideGRU))
-rule(*ops("rnn_tanh.input"))(_one_state_rule(WideRNN, "tanh"))
-rule(*ops("rnn_relu.input"))(_one_state_rule(WideRNN, "relu"))
+_ON_CPU = ("batched", "sequential")
+rule(*ops("lstm.input"))(_network_rule(WideLSTM, flat_lstm))
+rule(*ops("gru.input"))(_network_rule(WideGRU, wide_gru))
+rule(*ops("rnn_tanh.input"))(_network_rule(WideRNN, wide_rnn, "tanh"))
+rule(*ops("rnn_relu.input"))(_network_rule(WideRNN, wide_rnn, "relu"))
 
 
-def _cell_rule(step):
-    def run(
-        b: Builder, x: Val, hx, w_ih: Val, w_hh: Val, b_ih: Val | None = None, b_hh: Val | None = None
-    ) -> Val:
-        state = tuple(b.wide(h) for h in hx) if isinstance(hx, (list, tuple)) else b.wide(hx)
-        return b.call(step, b.wide(x), state, *(b.wide(t) for t in (w_ih, w_hh, b_ih, b_hh)))
-
-    return run
-
-
-def _gates(x: Tensor, h: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih, b_hh) -> tuple[Tensor, Tensor]:
+def _gates(
+    x: Tensor, h: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None, b_hh: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     return wide_linear(x, w_ih, b_ih), wide_linear(h, w_hh, b_hh)
 
 
+@lane_rule("lstm_cell")
 def lstm_cell(x: Tensor, state: tuple[Tensor, Tensor], *weights) -> tuple[Tensor, Tensor]:
     gx, gh = _gates(x, state[0], *weights)
     i, f, g, o = (gx + gh).chunk(4, -1)
@@ -146,6 +99,7 @@ def lstm_cell(x: Tensor, state: tuple[Tensor, Tensor], *weights) -> tuple[Tensor
     return torch.sigmoid(o) * torch.tanh(c), c
 
 
+@lane_rule("gru_cell")
 def gru_cell(x: Tensor, h: Tensor, *weights) -> Tensor:
     gx, gh = _gates(x, h, *weights)
     (rx, zx, nx), (rh, zh, nh) = gx.chunk(3, -1), gh.chunk(3, -1)
@@ -153,13 +107,11 @@ def gru_cell(x: Tensor, h: Tensor, *weights) -> Tensor:
     return torch.tanh(nx + torch.sigmoid(rx + rh) * nh) * (1 - z) + h * z
 
 
+@lane_rule("rnn_tanh_cell")
 def rnn_tanh_cell(x: Tensor, h: Tensor, *weights) -> Tensor:
     return torch.tanh(torch.add(*_gates(x, h, *weights)))
 
 
+@lane_rule("rnn_relu_cell")
 def rnn_relu_cell(x: Tensor, h: Tensor, *weights) -> Tensor:
     return torch.relu(torch.add(*_gates(x, h, *weights)))
-
-
-for _step in (lstm_cell, gru_cell, rnn_tanh_cell, rnn_relu_cell):
-    rule(*ops(_step.__name__))(_cell_rule(_step))

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ..widen.builder import Builder, Val
-from ..widen.rules import ops, rule
+from ..widen.rules import lane_rule, ops, rule
 from .dims import shift
 
 aten = torch.ops.aten
@@ -28,23 +28,19 @@ def adjoint(b: Builder, x: Val) -> Val:
     return b.call(torch.adjoint, x) if x.rank >= 2 else x
 
 
-@rule(*ops("squeeze.default"))
-def squeeze(b: Builder, x: Val) -> Val:
-    return b.call(squeeze_member, x)
-
-
-@rule(*ops("squeeze_.default"))
-def squeeze_in_place(b: Builder, x: Val) -> Val:
-    return b.call(squeeze_member_, x)
-
-
+@lane_rule("squeeze_.default")
 def squeeze_member_(x: Tensor) -> Tensor:
-    return x.squeeze_(tuple(d for d in range(1, x.dim()) if x.shape[d] == 1))
+    return x.squeeze_(_ones(x))
 
 
+@lane_rule("squeeze.default")
 def squeeze_member(x: Tensor) -> Tensor:
-    """Drop the member's dims of size 1; the lane axis stays even if N is 1."""
-    return x.squeeze(tuple(d for d in range(1, x.dim()) if x.shape[d] == 1))
+    return x.squeeze(_ones(x))
+
+
+def _ones(x: Tensor) -> tuple[int, ...]:
+    """Return the member's dims of size 1; the lane axis stays even if N is 1."""
+    return tuple(d for d in range(1, x.dim()) if x.shape[d] == 1)
 
 
 @rule(*ops("view.default", "reshape.default", "_unsafe_view", "view_copy.default", "_reshape_alias"))
@@ -135,23 +131,13 @@ def stack(b: Builder, tensors: list[Val], dim: int = 0) -> Val:
     return b.call(torch.stack, [b.wide(t) for t in tensors], shift(dim, 0))
 
 
-@rule(*ops("meshgrid.indexing", "meshgrid.default"))
-def meshgrid(b: Builder, tensors: list[Val], indexing: str = "ij") -> Val:
-    return b.call(lane_meshgrid, [b.wide(t) for t in tensors], indexing)
-
-
-def lane_meshgrid(tensors: list[Tensor], indexing: str) -> list[Tensor]:
+@lane_rule("meshgrid.indexing", "meshgrid.default")
+def lane_meshgrid(tensors: list[Tensor], indexing: str = "ij") -> list[Tensor]:
     """Return the grids of tensors `[N, size]`; indexing "xy" swaps the first two dims."""
-    order = list(range(len(tensors)))
-    if indexing == "xy" and len(tensors) > 1:
-        order[:2] = [1, 0]
-    sizes = [tensors[i].shape[1] for i in order]
-    grids = []
-    for i, tensor in enumerate(tensors):
-        place = order.index(i)
-        shape = [tensor.shape[0], *(tensor.shape[1] if k == place else 1 for k in range(len(tensors)))]
-        grids.append(tensor.reshape(shape).expand(tensor.shape[0], *sizes))
-    return grids
+    n, rank = len(tensors[0]), len(tensors)
+    rows = [t.view(n, *(-1 if k == place else 1 for k in range(rank))) for place, t in enumerate(tensors)]
+    grids = torch.broadcast_tensors(*rows)
+    return [grid.transpose(1, 2) if indexing == "xy" and rank > 1 else grid for grid in grids]
 
 
 @rule(*ops("hstack"))
@@ -170,5 +156,4 @@ def vstack(b: Builder, tensors: list[Val]) -> Val | None:
 
 @rule(*ops("broadcast_tensors.default"))
 def broadcast_tensors(b: Builder, tensors: list[Val]) -> Val:
-    rank = max(t.rank for t in tensors)
-    return b.call(torch.broadcast_tensors, *[b.aligned(b.wide(t), rank) for t in tensors])
+    return b.call(torch.broadcast_tensors, *b.alike(*tensors))

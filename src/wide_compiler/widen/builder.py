@@ -111,15 +111,18 @@ class Builder:
 
     def wide(self, x: Any) -> Any:
         """`x` with a lane axis: shared tensors are expanded without a copy, other values are unchanged."""
-        if not isinstance(x, Val) or x.wide:
-            return x
-        return self.call(expand_lanes, x, self.n)
+        return self.call(expand_lanes, x, self.n) if is_tensor_val(x) and not x.wide else x
 
     def aligned(self, x: Val, rank: int) -> Val:
         """Return a wide `x` with member rank `rank`, by new dims after the lane axis."""
         for _ in range(rank - x.rank if x.wide else 0):
             x = self.call(torch.unsqueeze, x, 1)
         return x
+
+    def alike(self, *values: Val) -> list[Val]:
+        """Return all of them wide, and with the same member rank."""
+        rank = max(x.rank for x in values)
+        return [self.aligned(self.wide(x), rank) for x in values]
 
     def lane_tensor(self, scalar: LaneScalar, like: Val) -> Val:
         """Return a per-lane number as a tensor `[N]` with the dtype to which the number promotes beside

@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from .builder import Builder, Val, map_leaves
+
 RuleFunction = Callable[..., Any]
 
 
@@ -33,6 +35,25 @@ def rule(
             RULES[op] = Rule(function, lane_scalars)
             if seeded:
                 SEEDED.add(op)
+        return function
+
+    return register
+
+
+def on_lanes(function: Callable[..., Any]) -> RuleFunction:
+    """Return the rule that calls `function` with the op's own arguments, each tensor with a lane axis."""
+
+    def run(b: Builder, *args: Any, **kwargs: Any) -> Val:
+        return b.call(function, *map_leaves(b.wide, args), **map_leaves(b.wide, kwargs))
+
+    return run
+
+
+def lane_rule(*names: str) -> Callable[[RuleFunction], RuleFunction]:
+    """Register a function of tensors `[N, ...]` as the rule of ops: `@lane_rule("take.default")`."""
+
+    def register(function: RuleFunction) -> RuleFunction:
+        rule(*ops(*names))(on_lanes(function))
         return function
 
     return register
