@@ -59,12 +59,8 @@ def wide_sdpa(
     """
     op = "wide_sdpa"
     n = check_lanes(op, q=q, k=k, v=v, attn_mask=attn_mask if mask_wide else None)
-    options: dict[str, Any] = {
-        "dropout_p": dropout_p,
-        "is_causal": is_causal,
-        "scale": scale,
-        "enable_gqa": enable_gqa,
-    }
+    options: dict[str, Any] = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale}
+    options["enable_gqa"] = enable_gqa
     chosen = resolve(strategy, ATTENTION_STRATEGIES, auto="fused", op=op)
     if chosen == "sequential":
         masks = attn_mask.unbind(0) if attn_mask is not None and mask_wide else [attn_mask] * n
@@ -125,34 +121,20 @@ class WideAttention(WideModule):
 
     MEMBER = nn.MultiheadAttention
     CONFIG = (
-        "embed_dim",
-        "num_heads",
-        "kdim",
-        "vdim",
-        "dropout",
-        "batch_first",
-        "add_zero_attn",
+        *("embed_dim", "num_heads", "kdim", "vdim", "dropout", "batch_first", "add_zero_attn"),
         "_qkv_same_embed_dim",
     )
     STRATEGIES = ATTENTION_STRATEGIES
     DIMS = (3, 4)
-
-    in_proj_weight: Tensor | None
-    in_proj_bias: Tensor | None
 
     def _project(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
         """Return the projected q, k and v; one matrix product if all three inputs are the same tensor."""
         w, b = self.in_proj_weight, self.in_proj_bias
         if w is not None and query is key and key is value:
             return list(wide_linear(query, w, b).chunk(3, -1))
-        weights: tuple[Tensor, ...]
-        if w is not None:
-            weights = w.chunk(3, 1)
-        else:
-            weights = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+        own = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
         biases = (None, None, None) if b is None else b.chunk(3, 1)
-        inputs = (query, key, value)
-        return [wide_linear(x, w_, b_) for x, w_, b_ in zip(inputs, weights, biases, strict=True)]
+        return [*map(wide_linear, (query, key, value), own if w is None else w.chunk(3, 1), biases)]
 
     def _split_heads(self, t: Tensor, batched: bool) -> Tensor:
         """Reshape the member's layout with lanes in front to `[N, B, H, L, E]`, a view."""
@@ -199,17 +181,13 @@ class WideAttention(WideModule):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Run `nn.MultiheadAttention.forward` in every lane.
+        """Run `nn.MultiheadAttention.forward` in every lane, with the same options.
 
         Args:
             query: `[N, B, L, M]` if batch_first, else `[N, L, B, M]`; unbatched `[N, L, M]`.
             key, value: the same with S for L and kdim, vdim for M.
-            key_padding_mask: `[N, B, S]`, or `[B, S]` for all lanes (unbatched `[N, S]`, `[S]`); bool (True
-                excludes a key) or float.
-            need_weights: return the attention weights too.
-            attn_mask: `[N, L, S]` or `[N, B*H, L, S]`, or `[L, S]` for all lanes; bool or float.
-            average_attn_weights: average the weights over the heads.
-            is_causal: a hint that attn_mask is the causal mask; attn_mask is still required.
+            key_padding_mask: `[N, B, S]`, or `[B, S]` for all lanes (unbatched `[N, S]`, `[S]`).
+            attn_mask: `[N, L, S]` or `[N, B*H, L, S]`, or `[L, S]` for all lanes.
 
         Returns:
             The output in the query's layout, and the weights `[N, B, L, S]` (`[N, B, H, L, S]` if not
@@ -273,9 +251,5 @@ def sdpa_rule(
 ) -> Val:  # fmt: skip
     own = q.value.is_cuda and q.value.dtype == torch.float32 and attn_mask is None and not dropout_p
     strategy = b.choose(WideAttention, "fused", None if own else ("fused", "sequential"))
-    mask_wide = attn_mask is not None and attn_mask.wide
-    return b.call(
-        WideAttention.kernel,
-        *(b.wide(q), b.wide(k), b.wide(v), attn_mask, dropout_p, is_causal, scale, enable_gqa),
-        *(strategy, mask_wide),
-    )
+    settings = (attn_mask, dropout_p, is_causal, scale, enable_gqa, strategy)
+    return b.call(wide_sdpa, *map(b.wide, (q, k, v)), *settings, attn_mask is not None and attn_mask.wide)

@@ -7,6 +7,7 @@ lane graph.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -61,17 +62,7 @@ def wide_chain(
 
 
 def wide_linear_activation(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
-    """Run `wide_linear` on tensor cores with the activation applied inside the kernel.
-
-    Args:
-        x: `[N, *, I]`.
-        weight: `[N, O, I]`.
-        bias: `[N, O]` or None.
-        activation: as in `wide_chain`.
-
-    Returns:
-        `[N, *, O]`.
-    """
+    """Run `wide_linear` on tensor cores with the activation (as in `wide_chain`) inside the kernel."""
     if not tensor_core_fits(x):
         return _FUNCTIONS[activation](wide_linear(x, weight, bias, "tensor_core"))
     from ..kernels.lane_linear import lane_linear
@@ -87,21 +78,25 @@ def _activation_of(node: fx.Node) -> fx.Node | None:
     return None
 
 
+def fuse(graph: fx.Graph, nodes: Sequence[fx.Node], function: Any, args: tuple[Any, ...]) -> None:
+    """Replace `nodes`, which only the last one leaves, by one call of `function` with `args`."""
+    with graph.inserting_after(nodes[-1]):
+        fused = graph.call_function(function, args)
+    fused.meta["path"] = nodes[0].meta.get("path", "")
+    nodes[-1].replace_all_uses_with(fused)
+    for node in reversed(nodes):
+        graph.erase_node(node)
+
+
 def fuse_activations(graph: fx.Graph) -> None:
     """Replace each `wide_linear` with strategy "tensor_core" and its activation by one fused node."""
     for node in list(graph.nodes):
         if node.target is not wide_linear or node.args[-1] != "tensor_core":
             continue
         end = _activation_of(node)
-        if end is None:
-            continue
-        with graph.inserting_after(end):
+        if end is not None:
             name = _ACTIVATIONS[end.target]  # type: ignore[index]
-            fused = graph.call_function(wide_linear_activation, (*node.args[:3], name))
-        fused.meta["path"] = node.meta.get("path", "")
-        end.replace_all_uses_with(fused)
-        graph.erase_node(end)
-        graph.erase_node(node)
+            fuse(graph, [node, end], wide_linear_activation, (*node.args[:3], name))
 
 
 def _links(node: fx.Node) -> list[tuple[fx.Node, str, fx.Node]]:
@@ -132,15 +127,7 @@ def find_chains(graph: fx.Graph) -> list[list[tuple[fx.Node, str, fx.Node]]]:
 def fuse_chains(graph: fx.Graph) -> None:
     """Replace each chain found by `find_chains` by one `wide_chain` node."""
     for links in find_chains(graph):
-        first, last = links[0][0], links[-1][2]
-        linears = [linear for linear, _, _ in links]
-        with graph.inserting_after(last):
-            weights = [linear.args[1] for linear in linears]
-            biases = [linear.args[2] for linear in linears]
-            activations = tuple(activation for _, activation, _ in links)
-            fused = graph.call_function(wide_chain, (first.args[0], weights, biases, activations))
-        fused.meta["path"] = first.meta.get("path", "")
-        last.replace_all_uses_with(fused)
-        for linear, _, end in reversed(links):
-            for node in (end, linear) if end is not linear else (linear,):
-                graph.erase_node(node)
+        linears, activations, _ = zip(*links, strict=True)
+        nodes = list(dict.fromkeys(node for linear, _, end in links for node in (linear, end)))
+        weights, biases = ([linear.args[i] for linear in linears] for i in (1, 2))
+        fuse(graph, nodes, wide_chain, (linears[0].args[0], weights, biases, activations))

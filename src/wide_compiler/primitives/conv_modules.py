@@ -30,8 +30,8 @@ from .conv import (
 def pad_spatial(x: Tensor, pads: Sequence[int], mode: str) -> Tensor:
     """Pad the spatial axes of `[N, B, C, *spatial]` (or `[N, C, *spatial]`) with `F.pad`.
 
-    `pads` is in F.pad's order: last axis first, two numbers per axis. The lanes are folded into the channels
-    because F.pad supports a limited rank; the fold of the following convolution is then a view.
+    The lanes are folded into the channels because F.pad supports a limited rank; the fold of the following
+    convolution is then a view.
     """
     if x.dim() == len(pads) // 2 + 2:
         return pad_spatial(x.unsqueeze(1), pads, mode).squeeze(1)

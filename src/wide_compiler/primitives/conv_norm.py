@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, fx
 
 from ._lanes import autocast_dtype, cast
+from .chain import fuse
 from .channel_norms import wide_batch_norm
 from .conv import implicit_gemm_fits, wide_conv
 
@@ -17,32 +18,13 @@ aten = torch.ops.aten
 
 
 def wide_conv_norm(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: tuple[int, ...],
-    padding: tuple[int, ...],
-    dilation: tuple[int, ...],
-    norm: tuple | None,
-    residual: Tensor | None,
-    relu: bool,
-) -> Tensor:
+    x: Tensor, weight: Tensor, bias: Tensor | None, stride: tuple[int, ...], padding: tuple[int, ...],
+    dilation: tuple[int, ...], norm: tuple | None, residual: Tensor | None, relu: bool,
+) -> Tensor:  # fmt: skip
     """Compute `relu(batch_norm(conv(x)) + residual)` in every lane; norm, residual and relu are optional.
 
-    No gradients flow through it.
-
-    Args:
-        x: `[N, B, C, H, W]`.
-        weight: `[N, O, C, kh, kw]`.
-        bias: `[N, O]` or None.
-        stride, padding, dilation: of the member.
-        norm: (weight, bias, running mean, running variance, eps) of the batch norm, tensors `[N, O]`, or
-            None.
-        residual: `[N, B, O, OH, OW]` or None.
-        relu: whether to apply ReLU last.
-
-    Returns:
-        `[N, B, O, OH, OW]`.
+    No gradients flow through it. `norm` is (weight, bias, running mean, running variance, eps) of the batch
+    norm, tensors `[N, O]`; `residual` has the shape of the result, `[N, B, O, OH, OW]`.
     """
     if x.dim() != 5 or not implicit_gemm_fits(2, x, 1):
         y = wide_conv(x, weight, bias, stride, padding, dilation)
@@ -59,33 +41,24 @@ def wide_conv_norm(
         gamma, beta, mean, var, eps = norm
         scale = torch.rsqrt(var + eps) if gamma is None else gamma * torch.rsqrt(var + eps)
         shift = -mean * scale if beta is None else beta - mean * scale
-    return lane_conv2d(
-        *(x, weight, bias, stride, padding, dilation),
-        activation="relu" if relu else "none",
-        scale=scale,
-        shift=shift,
-        residual=residual,
-    )
+    after = {"activation": "relu" if relu else "none", "scale": scale, "shift": shift, "residual": residual}
+    return lane_conv2d(x, weight, bias, stride, padding, dilation, **after)
 
 
 def _only_user(node: fx.Node) -> fx.Node | None:
     return next(iter(node.users)) if len(node.users) == 1 else None
 
 
-def _is_frozen_norm(node: fx.Node | None, x: fx.Node) -> bool:
-    if node is None or node.target is not wide_batch_norm or node.args[0] is not x:
+def _is_frozen_norm(node: fx.Node, x: fx.Node) -> bool:
+    if node.target is not wide_batch_norm or node.args[0] is not x:
         return False
     mean, var, training = node.args[3:6]
     return isinstance(mean, fx.Node) and isinstance(var, fx.Node) and training is False
 
 
-def _is_plain_sum(node: fx.Node | None) -> bool:
-    return (
-        node is not None
-        and node.target is aten.add.Tensor
-        and not node.kwargs
-        and all(isinstance(a, fx.Node) for a in node.args)
-    )
+def _is_plain_sum(node: fx.Node) -> bool:
+    added = node.target is aten.add.Tensor and not node.kwargs
+    return added and all(isinstance(a, fx.Node) for a in node.args)
 
 
 def _fits(node: fx.Node) -> bool:
@@ -98,30 +71,22 @@ def _fits(node: fx.Node) -> bool:
 def fuse_conv_norms(graph: fx.Graph) -> None:
     """Fuse batch norm, sum and ReLU into the "implicit_gemm" convolution of which they are the only users."""
     for conv in [node for node in graph.nodes if _fits(node)]:
-        end, norm, residual, relu = conv, None, None, False
-        inside = []
-        user = _only_user(end)
-        if user is not None and _is_frozen_norm(user, end):
+        nodes, norm, residual = [conv], None, None
+        user = _only_user(conv)
+        if user is not None and _is_frozen_norm(user, conv):
             norm = (*user.args[1:5], user.args[7])
-            inside.append(end)
-            end, user = user, _only_user(user)
+            nodes.append(user)
+            user = _only_user(user)
         # The other operand of the sum is the residual; both must have the shape of the result.
-        if user is not None and _is_plain_sum(user) and _same_shape(user, end):
-            residual = user.args[1] if user.args[0] is end else user.args[0]
-            inside.append(end)
-            end, user = user, _only_user(user)
-        if user is not None and user.target is aten.relu.default:
-            relu = True
-            inside.append(end)
-            end = user
-        if end is conv:
-            continue
-        with graph.inserting_after(end):
-            fused = graph.call_function(wide_conv_norm, (*conv.args[:6], norm, residual, relu))
-        fused.meta["path"] = conv.meta.get("path", "")
-        end.replace_all_uses_with(fused)
-        for node in (end, *reversed(inside)):
-            graph.erase_node(node)
+        if user is not None and _is_plain_sum(user) and _same_shape(user, nodes[-1]):
+            residual = user.args[1] if user.args[0] is nodes[-1] else user.args[0]
+            nodes.append(user)
+            user = _only_user(user)
+        relu = user is not None and user.target is aten.relu.default
+        if user is not None and relu:
+            nodes.append(user)
+        if len(nodes) > 1:
+            fuse(graph, nodes, wide_conv_norm, (*conv.args[:6], norm, residual, relu))
 
 
 def _same_shape(total: fx.Node, one: fx.Node) -> bool:

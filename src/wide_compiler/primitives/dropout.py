@@ -16,18 +16,11 @@ from ._module import WideModule
 
 
 def wide_dropout(x: Tensor, p: float | Tensor = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """Zero each element with probability p and scale the others by 1 / (1 - p).
+    """Zero each element of x `[N, *]` with probability p and scale the others by 1 / (1 - p).
 
-    Args:
-        x: `[N, *]`.
-        p: a float for all lanes, or a tensor `[N]` with one probability for each. A lane with p = 0 is
-            unchanged; a lane with p = 1 is zero, and so is its gradient.
-        training: if False, return x.
-        inplace: write into x.
-
-    Returns:
-        `[N, *]`. Draws are independent for every element, across lanes too; they differ from those of N
-        separate dropouts with the same seed.
+    `p` is a float for all lanes, or a tensor `[N]`; a lane with p = 1 is zero, and so is its gradient. Draws
+    are independent for every element, across lanes too; they differ from those of N separate dropouts with
+    the same seed.
     """
     if not isinstance(p, Tensor):
         return F.dropout(x, p, training, inplace)

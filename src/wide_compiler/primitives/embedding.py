@@ -44,14 +44,10 @@ def guarded_indices(indices: Tensor, rows: int) -> Tensor:
 
 
 def flat_indices(indices: Tensor, rows: int) -> Tensor:
-    """Return row numbers in the joined table; an index outside `[0, rows)` gives N*V, one past the last row.
+    """Return row numbers of indices `[N, *]` in the joined table of N*`rows` rows.
 
-    Args:
-        indices: `[N, *]`.
-        rows: V, of one table.
-
-    Returns:
-        `[N, *]`, int64 (N*V may not fit the dtype of the indices).
+    An index outside `[0, rows)` gives N*rows, one past the last row. The result is int64, because N*rows may
+    not fit the dtype of the indices.
     """
     n = indices.shape[0]
     first = torch.arange(n, device=indices.device) * rows
@@ -59,18 +55,8 @@ def flat_indices(indices: Tensor, rows: int) -> Tensor:
     return torch.where((indices >= 0) & (indices < rows), shifted, n * rows)
 
 
-def flat_table(weight: Tensor) -> Tensor:
-    """`[N, V, D]` -> `[N*V, D]`."""
-    return weight.flatten(0, 1)
-
-
 def renorm_(weight: Tensor, indices: Tensor, max_norm: float, norm_type: float) -> None:
-    """Scale the rows that are looked up down to `max_norm`, in place and outside autograd.
-
-    Args:
-        weight: `[N, V, D]`, contiguous.
-        indices: `[N, *]`.
-    """
+    """Scale the rows of `weight` that are looked up down to `max_norm`, in place and outside autograd."""
     with torch.no_grad():
         rows = flat_indices(indices, weight.shape[1]).flatten()
         torch.embedding_renorm_(weight.detach().view(-1, weight.shape[-1]), rows, max_norm, norm_type)
@@ -135,32 +121,22 @@ def wide_embedding(
     rows = weight.shape[1]
     padding_idx = positive_padding(op, padding_idx, rows)
     with naming_the_index(op, indices, rows):
-        y = _lookup(indices, weight, padding_idx, kind, max_norm, norm_type, scale_grad_by_freq)
+        if max_norm is not None:
+            renorm_(weight, indices, max_norm, norm_type)
+        y = _lookup(indices, weight, padding_idx, kind, scale_grad_by_freq)
     return _without_padding_grad(y, indices, None if kind == "sequential" else padding_idx)
 
 
-def _lookup(
-    indices: Tensor,
-    weight: Tensor,
-    padding_idx: int | None,
-    kind: str,
-    max_norm: float | None,
-    norm_type: float,
-    scale_grad_by_freq: bool,
-) -> Tensor:
+def _lookup(indices: Tensor, weight: Tensor, padding_idx: int | None, kind: str, by_freq: bool) -> Tensor:
     """Run `wide_embedding` with checked arguments."""
-    if max_norm is not None:
-        renorm_(weight, indices, max_norm, norm_type)
     if kind == "indexed":
         rows = flat_indices(indices, weight.shape[1])
-        return F.embedding(rows, flat_table(weight), scale_grad_by_freq=scale_grad_by_freq)
+        return F.embedding(rows, weight.flatten(0, 1), scale_grad_by_freq=by_freq)
     indices = guarded_indices(indices, weight.shape[1])
     if kind == "sequential":
         lanes = zip(indices.unbind(0), weight.unbind(0), strict=True)
-        return torch.stack(
-            [F.embedding(i, w, padding_idx, scale_grad_by_freq=scale_grad_by_freq) for i, w in lanes]
-        )
-    if scale_grad_by_freq:
+        return torch.stack([F.embedding(i, w, padding_idx, scale_grad_by_freq=by_freq) for i, w in lanes])
+    if by_freq:
         raise ArgumentError("wide_embedding: strategy 'gather' cannot scale_grad_by_freq; use 'indexed'")
     index_NMD = indices.long().reshape(indices.shape[0], -1, 1).expand(-1, -1, weight.shape[2])
     return weight.gather(1, index_NMD).view(*indices.shape, weight.shape[2])
@@ -177,16 +153,7 @@ def _without_padding_grad(y: Tensor, indices: Tensor, padding_idx: int | None) -
 
 
 def shared_embedding(indices: Tensor, weight: Tensor, padding_idx: int | None = None) -> Tensor:
-    """Run `wide_embedding` on indices shared by all lanes: one selection along V.
-
-    Args:
-        indices: `[*]`, int32 or int64, no lane axis.
-        weight: `[N, V, D]`.
-        padding_idx: as in `wide_embedding`.
-
-    Returns:
-        `[N, *, D]`.
-    """
+    """Run `wide_embedding` on indices `[*]` shared by all lanes: one selection along V."""
     op = "shared_embedding"
     check_indices(op, indices)
     n, rows, width = weight.shape
@@ -213,9 +180,9 @@ class WideTable(WideModule):
 
     def _call(self, indices: Tensor, *args: Any) -> Tensor:
         """Call the kernel with the arguments that both kinds of table have in common."""
-        names = ("max_norm", "norm_type", "scale_grad_by_freq")
-        options = {name: getattr(self, name) for name in names}
-        return self.kernel(indices, self.weight, *args, self.strategy, **options)
+        norm = {"max_norm": self.max_norm, "norm_type": self.norm_type}
+        by_freq = self.scale_grad_by_freq
+        return self.kernel(indices, self.weight, *args, self.strategy, **norm, scale_grad_by_freq=by_freq)
 
 
 class WideEmbedding(WideTable):
@@ -233,13 +200,9 @@ class WideEmbedding(WideTable):
 
 @rule(*ops("embedding.default"))
 def embedding_rule(
-    b: Builder,
-    weight: Val,
-    indices: Val,
-    padding_idx: int = -1,
-    scale_grad_by_freq: bool = False,
+    b: Builder, weight: Val, indices: Val, padding_idx: int = -1, scale_grad_by_freq: bool = False,
     sparse: bool = False,
-) -> Val | None:
+) -> Val | None:  # fmt: skip
     # `sparse` is ignored: a stacked table has a dense gradient with the same values.
     if scale_grad_by_freq:
         return None

@@ -16,12 +16,11 @@ from ..errors import ArgumentError
 from ..guards.modes import plain_world
 from ..widen.builder import Builder, Val
 from ..widen.rules import ops, rule
-from ._lanes import check_lanes, per_lane, resolve
+from ._lanes import check_lanes, flat, per_lane, resolve
 from .embedding import (
     WideTable,
     check_indices,
     flat_indices,
-    flat_table,
     guarded_indices,
     naming_the_index,
     positive_padding,
@@ -32,15 +31,10 @@ EMBEDDING_BAG_STRATEGIES = ("indexed", "sequential")
 
 
 def _flat_offsets(offsets: Tensor, length: int, include_last_offset: bool) -> Tensor:
-    """Return the starts of all lanes' bags in the concatenated indices of all lanes.
+    """Return the starts of all lanes' bags in the concatenated indices of all lanes, `[N, B + 1]`.
 
-    Args:
-        offsets: `[N, B]`, or `[N, B + 1]` with the last bag's end if `include_last_offset`.
-        length: T.
-
-    Returns:
-        `[N, B + 1]`: each lane's bags, then one bag for the lane's remaining indices, so that the next lane's
-        first bag starts at that lane's first index.
+    After each lane's bags comes one for its remaining indices, so that the next lane's first bag starts at
+    that lane's first index. `offsets` are `[N, B]`, or `[N, B + 1]` if `include_last_offset`; `length` is T.
     """
     n = offsets.shape[0]
     offsets = offsets.long()
@@ -48,14 +42,12 @@ def _flat_offsets(offsets: Tensor, length: int, include_last_offset: bool) -> Te
     if plain and offsets.device.type == "cpu" and offsets.numel():
         # torch checks the first and last offset of one call; after concatenation it would miss those of each
         # lane.
-        if bool((offsets[:, 0] != 0).any()):
+        op, first, last = "wide_embedding_bag", offsets[:, 0], offsets[:, -1]
+        if bool((first != 0).any()):
+            raise ArgumentError(f"{op}: the first offset of every lane must be 0, got {first}")
+        if bool((last > length).any()):
             raise ArgumentError(
-                f"wide_embedding_bag: the first offset of every lane must be 0, got {offsets[:, 0]}"
-            )
-        if bool((offsets[:, -1] > length).any()):
-            raise ArgumentError(
-                f"wide_embedding_bag: the last offset of a lane must not exceed its {length} indices, "
-                f"got {offsets[:, -1]}"
+                f"{op}: the last offset of a lane must not exceed its {length} indices, got {last}"
             )
     ends = offsets[:, -1:] if include_last_offset else offsets.new_full((n, 1), length)
     starts = offsets[:, :-1] if include_last_offset else offsets
@@ -115,11 +107,8 @@ def wide_embedding_bag(
         raise ArgumentError(f"{op}: strategy 'indexed' cannot scale_grad_by_freq; use 'sequential'")
     rows = weight.shape[1]
     padding_idx = positive_padding(op, padding_idx, rows)
-    options: dict[str, Any] = {
-        "mode": mode,
-        "padding_idx": padding_idx,
-        "scale_grad_by_freq": scale_grad_by_freq,
-    }
+    options: dict[str, Any] = {"mode": mode, "padding_idx": padding_idx}
+    options["scale_grad_by_freq"] = scale_grad_by_freq
     with naming_the_index(op, indices, rows):
         if max_norm is not None:
             renorm_(weight, indices, max_norm, norm_type)
@@ -134,13 +123,9 @@ def wide_embedding_bag(
 
 
 def _flat_bags(
-    indices: Tensor,
-    weight: Tensor,
-    offsets: Tensor | None,
-    per_sample_weights: Tensor | None,
-    include_last_offset: bool,
-    options: dict[str, Any],
-) -> Tensor:
+    indices: Tensor, weight: Tensor, offsets: Tensor | None, per_sample_weights: Tensor | None,
+    include_last_offset: bool, options: dict[str, Any],
+) -> Tensor:  # fmt: skip
     """Run all lanes' bags in one call; arguments and result as in `wide_embedding_bag`."""
     rows = flat_indices(indices, weight.shape[1])
     padding_idx = options["padding_idx"]
@@ -149,13 +134,9 @@ def _flat_bags(
         # lanes.
         rows = torch.where(indices == padding_idx, padding_idx, rows)
     starts = None if offsets is None else _flat_offsets(offsets, indices.shape[1], include_last_offset)
-    bags = F.embedding_bag(
-        rows.flatten(0, 1),
-        flat_table(weight),
-        None if starts is None else starts.flatten(),
-        per_sample_weights=None if per_sample_weights is None else per_sample_weights.flatten(0, 1),
-        **options,
-    )
+    flat_starts, samples = None if starts is None else starts.flatten(), flat(per_sample_weights)
+    table = weight.flatten(0, 1)
+    bags = F.embedding_bag(rows.flatten(0, 1), table, flat_starts, per_sample_weights=samples, **options)
     bags = bags.unflatten(0, (indices.shape[0], -1))
     return bags if starts is None else bags[:, :-1]
 
@@ -190,11 +171,9 @@ def embedding_bag_rule(
         return None
     strategy = b.choose(WideEmbeddingBag, "indexed")
     padding = None if padding_idx is None or padding_idx < 0 else padding_idx
-    return b.call(
-        bags_alone,
-        *(b.wide(indices), b.wide(weight), b.wide(offsets), _MODES[mode], b.wide(per_sample_weights)),
-        *(padding, include_last_offset, strategy),
-    )
+    indices, weight, offsets, samples = map(b.wide, (indices, weight, offsets, per_sample_weights))
+    settings = (_MODES[mode], samples, padding, include_last_offset, strategy)
+    return b.call(bags_alone, indices, weight, offsets, *settings)
 
 
 def bags_alone(*args):

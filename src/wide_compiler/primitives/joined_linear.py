@@ -23,14 +23,7 @@ def joined_linear(
 ) -> tuple[Tensor, ...]:
     """Run `wide_linear(x, weight, bias)` for each of several weights, as one product.
 
-    Args:
-        x: `[N, *, I]`.
-        weights: each `[N, O, I]`; O may differ.
-        biases: each `[N, O]`; or None.
-        strategy: as in `wide_linear`.
-
-    Returns:
-        For each weight `[N, *, O]`, a view of one result.
+    The weights `[N, O, I]` may differ in O. Returns for each of them `[N, *, O]`, a view of one result.
     """
     bias = None if biases is None else torch.cat(biases, 1)
     y = wide_linear(x, torch.cat([*map(gradient_in_one_piece, weights)], 1), bias, strategy)

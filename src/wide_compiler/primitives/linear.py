@@ -106,17 +106,10 @@ _PRODUCTS = {
 def shared_linear(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, strategy: str = "one product"
 ) -> Tensor:
-    """Run `wide_linear` on an input shared by all lanes.
+    """Run `wide_linear` on an input `[*, I]` shared by all lanes; returns `[N, *, O]`.
 
-    Args:
-        x: `[*, I]`, no lane axis.
-        weight: `[N, O, I]`.
-        bias: `[N, O]` or None.
-        strategy: "one product" (one matrix product with N*O outputs), or a strategy of `wide_linear`, which
-            reads the input once per lane.
-
-    Returns:
-        `[N, *, O]`; for "one product" a view of `[*, N*O]`.
+    `strategy` is "one product" (one matrix product with N*O outputs; the result is a view of `[*, N*O]`), or
+    a strategy of `wide_linear`, which reads the input once per lane.
     """
     n = check_lanes("shared_linear", weight=weight, bias=bias)
     if strategy != "one product":
@@ -145,4 +138,4 @@ def linear_rule(b: Builder, x: Val, weight: Val, bias: Val | None = None) -> Val
         strategy = b.choose(WideLinear, "one product", SHARED_STRATEGIES)
         return b.call(shared_linear, x, weight, b.wide(bias), strategy)
     strategy = b.choose(WideLinear, "einsum", linear_choices(x.value))
-    return b.call(WideLinear.kernel, b.wide(x), b.wide(weight), b.wide(bias), strategy)
+    return b.call(wide_linear, *map(b.wide, (x, weight, bias)), strategy)

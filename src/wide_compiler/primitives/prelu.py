@@ -14,14 +14,9 @@ from ._module import WideModule, direct_rule
 
 
 def wide_prelu(x: Tensor, weight: Tensor) -> Tensor:
-    """Return `x` where it is positive, `weight * x` elsewhere.
+    """Return x `[N, B, C, *]` where it is positive, `weight * x` elsewhere, with weight `[N, C]`.
 
-    Args:
-        x: `[N, B, C, *]`; with one slope per lane `[N, *]` of any rank.
-        weight: `[N, C]`, or `[N, 1]` for one slope per lane.
-
-    Returns:
-        The shape of x.
+    With one slope per lane, weight `[N, 1]`, x may be `[N, *]` of any rank.
     """
     n = check_lanes("wide_prelu", x=x, weight=weight)
     slopes = weight.shape[1]
