@@ -44,16 +44,22 @@ class Captured:
     def __post_init__(self) -> None:
         self.gives_one_tensor = self.out_spec.is_leaf() and self.out_statics[0] is OUTPUT_TENSOR
 
+    def source(self, name: str) -> tuple[str, Any]:
+        """Return what a placeholder stands for: the kind, and its path, value, or position in `inputs`."""
+        if name in self.states:
+            return "state", self.states[name]
+        tables = {"scalar": self.scalars, "lane_constant": self.lane_constants, "constant": self.constants}
+        found = ((kind, table[name]) for kind, table in tables.items() if name in table)  # type: ignore[attr-defined]
+        return next(found, None) or ("input", self.inputs.index(name))
+
     def rebuild(self, outputs: Sequence[Any]) -> Any:
         """Return the member's output structure, filled with a graph's outputs."""
         if self.gives_one_tensor:
             return outputs[0]
         given = iter(outputs)
         leaves = [next(given) if is_output(leaf) else leaf for leaf in self.out_statics]
-        leaves = [
-            static.of(leaf) if isinstance(static, OutputNumber) else leaf
-            for static, leaf in zip(self.out_statics, leaves, strict=True)
-        ]
+        pairs = zip(self.out_statics, leaves, strict=True)
+        leaves = [static.of(leaf) if isinstance(static, OutputNumber) else leaf for static, leaf in pairs]
         return _tree.unflatten(leaves, self.out_spec)
 
     def gives_numbers(self) -> list[bool]:

@@ -24,13 +24,8 @@ UNSET = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided
 def confirm(captured: Captured, member: nn.Module, leaves: Sequence[Any], observation: Observation) -> None:
     """Raise `CaptureFailed` unless the graph returns the tensors of the observed run.
 
-    Graphs with opaque calls, and forwards that draw random numbers, are not compared.
-
-    Args:
-        captured: the graph, its states and constants.
-        member: the model that was captured.
-        leaves: its inputs; tensors are copied.
-        observation: the run; its `output` is dropped afterwards.
+    Graphs with opaque calls, and forwards that draw random numbers, are not compared. The observation's
+    `output` is dropped afterwards.
     """
     expected, observation.output = observation.output, None
     if expected is None or captured.calls:
@@ -42,10 +37,11 @@ def confirm(captured: Captured, member: nn.Module, leaves: Sequence[Any], observ
     arguments = _arguments(captured, states, leaves)
     try:
         with torch.no_grad():
-            results = fx.Interpreter(fx.GraphModule({}, captured.graph)).run(*arguments)
+            results = fx.Interpreter(nn.Module(), graph=captured.graph).run(*arguments)
     except Exception:  # sizes known only at the call; checked op by op later
         return
-    outputs = zip(results, _output_nodes(captured), captured.gives_numbers(), strict=True)
+    nodes = next(iter(captured.graph.find_nodes(op="output"))).args[0]
+    outputs = zip(results, nodes, captured.gives_numbers(), strict=True)
     got = [(leaf, node) for leaf, node, is_number in outputs if isinstance(leaf, Tensor) and not is_number]
     if len(got) != len(expected):
         raise CaptureFailed(f"its graph returns {len(got)} tensors, its forward {len(expected)}")
@@ -62,22 +58,14 @@ def confirm(captured: Captured, member: nn.Module, leaves: Sequence[Any], observ
 
 def _arguments(captured: Captured, states: Mapping[str, Tensor], leaves: Sequence[Any]) -> list[Any]:
     """Return the arguments of the graph: copies of inputs and states, and the constants."""
-    inputs = iter([copy_of(leaf) for leaf in leaves if isinstance(leaf, Tensor)])
+    inputs = [copy_of(leaf) for leaf in leaves if isinstance(leaf, Tensor)]
     arguments = []
-    for node in captured.graph.nodes:
-        if node.op != "placeholder":
-            continue
-        if node.name in captured.inputs:
-            arguments.append(next(inputs))
-        elif node.name in captured.constants:
-            arguments.append(captured.constants[node.name])
-        else:
-            arguments.append(states[captured.states[node.name]].detach().clone())
+    for node in captured.graph.find_nodes(op="placeholder"):
+        kind, given = captured.source(node.name)
+        if kind == "state":
+            given = states[given].detach().clone()
+        arguments.append(inputs[given] if kind == "input" else given)
     return arguments
-
-
-def _output_nodes(captured: Captured) -> tuple[Any, ...]:
-    return next(node for node in captured.graph.nodes if node.op == "output").args[0]
 
 
 def _is_unset(node: Any) -> bool:

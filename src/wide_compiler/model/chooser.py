@@ -58,10 +58,8 @@ class Tuned:
         lines = [f"{self.plan} ({self.why})"]
         if getattr(self.run, "why", ""):
             lines.append(self.run.why)  # type: ignore[attr-defined]
-        lines += [
-            f"{ms:10.4f} ms  {label}{self._not_taken(ms)}"
-            for label, ms in sorted(self.ms.items(), key=lambda item: item[1])
-        ]
+        taken = sorted(self.ms.items(), key=lambda item: item[1])
+        lines += [f"{ms:10.4f} ms  {label}{self._not_taken(ms)}" for label, ms in taken]
         lines += [f"         -     {label}: {why}" for label, why in self.refused.items()]
         return "\n".join(lines)
 
@@ -148,10 +146,7 @@ class Chooser:
         lanes = [has_lanes(self.graph, kind, key) for kind, key in self.graph.feeds]
         runner = lane_runner(self.graph, lanes, self.arguments, self.n)
         if runner is not None:
-            tuned.run, tuned.why = (
-                Whole(runner),
-                "the lanes are on workers: one call for all of them",
-            )
+            tuned.run, tuned.why = Whole(runner), "the lanes are on workers: one call for all of them"
         return tuned
 
     def _forced(self) -> CallPlan | None:
@@ -257,12 +252,11 @@ class Chooser:
         times = SiteTimes(self.graph, 0.3 * self.seconds, skip, **options)
         with torch.set_grad_enabled(self.gradients):
             times.run(*self.own_arguments)
-        together = [{site: "fused"} if site == CHAINS else {site: "joined"} for site in (CHAINS, JOINED)]
-        together = [taken for taken in together if taken.keys() <= self.plan_builder.sites.keys()]
+        spans = {CHAINS: "fused", JOINED: "joined"}
+        together = [{site: how} for site, how in spans.items() if site in self.plan_builder.sites]
         fastest = [times.fastest] if times.fastest else []
-        return [
-            CallPlan(taken=taken) for taken in (*fastest, *together, *(times.fastest | t for t in together))
-        ]
+        every = (*fastest, *together, *(times.fastest | taken for taken in together))
+        return [CallPlan(taken=taken) for taken in every]
 
     def _search_compiled(self, best: CallPlan) -> CallPlan:
         """Time compiled plans: the best plan so far, and the loop unless wide is far ahead."""
@@ -289,11 +283,7 @@ class Chooser:
         kept = {site: s for site, s in taken.items() if s not in BY_LANE or self.n <= MOST_TRACED}
         if not self.cuda:
             return kept
-        kept = {
-            site: strategy
-            for site, strategy in kept.items()
-            if sites[site].primitive not in FUSED or strategy not in SINGLE_OPS
-        }
+        kept = {k: s for k, s in kept.items() if sites[k].primitive not in FUSED or s not in SINGLE_OPS}
         return kept | ({JOINED: "joined"} if JOINED in sites else {})
 
     def _best(self, plans: list[CallPlan], plain: list[str]) -> CallPlan:

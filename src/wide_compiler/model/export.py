@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from .. import _tree
 from ..errors import ArgumentError, UnsupportedError, ValidationError, needs, one_line
+from ..lanes import packed_to_stacked, stacked_to_packed
 from ..measure.compare import model_difference
 from ..remote_tensors import memory_id
 from .inputs import normalize_sample, sample_leaves
@@ -93,11 +94,7 @@ def _inputs(model: Any, sample: tuple[tuple, dict], door: str) -> tuple[tuple, d
     tensors = [leaf for leaf in _tree.flatten(sample)[0] if isinstance(leaf, Tensor)]
     leaves, spec = sample_leaves(sample, (door != "shared",) * len(tensors), model.n)
     args, kwargs = _tree.unflatten(leaves, spec)
-    if door != "packed":
-        return args, kwargs
-    from ..lanes import stacked_to_packed
-
-    return stacked_to_packed((args, kwargs))
+    return (args, kwargs) if door != "packed" else stacked_to_packed((args, kwargs))
 
 
 def _check_pure(model: Any, door: str, args: tuple, kwargs: dict) -> None:
@@ -107,10 +104,10 @@ def _check_pure(model: Any, door: str, args: tuple, kwargs: dict) -> None:
     if placed is not None:
         raise UnsupportedError(f"export: {placed} is on workers; export the model before placing it there")
     with torch.no_grad():
-        stacked, keywords = (args, kwargs) if door != "packed" else _stacked(args, kwargs, model.n)
-        leaves, spec = _tree.flatten((stacked, keywords))
+        stacked = (args, kwargs) if door != "packed" else packed_to_stacked((args, kwargs), model.n)
+        leaves, spec = _tree.flatten(stacked)
         wide = (door != "shared",) * sum(isinstance(leaf, Tensor) for leaf in leaves)
-        program = model._program(Call(leaves, spec, wide, _tree.signature((stacked, keywords))))
+        program = model._program(Call(leaves, spec, wide, _tree.signature(stacked)))
     if isinstance(program, LoopProgram):
         raise UnsupportedError(
             f"export: the members run in a loop of their own Python, because {program.why}; "
@@ -128,12 +125,6 @@ def _check_pure(model: Any, door: str, args: tuple, kwargs: dict) -> None:
         raise UnsupportedError(f"export: the forward writes {written} at every call{evaluation}")
     if program.draws:
         raise UnsupportedError(f"export: the forward draws random numbers{evaluation}")
-
-
-def _stacked(args: tuple, kwargs: dict, n: int) -> tuple[tuple, dict]:
-    from ..lanes import packed_to_stacked
-
-    return packed_to_stacked((args, kwargs), n)
 
 
 def _exported(forward: ExportedDoor, args: tuple, kwargs: dict, shapes: Any) -> Any:

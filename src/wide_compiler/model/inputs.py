@@ -45,9 +45,7 @@ def accepted_sample(member: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple
     error = member_error(member, args, kwargs)
     if error is not None:
         hint = (
-            "; to pass one dict as a positional argument, write sample=({...},)"
-            if not args and kwargs
-            else ""
+            "" if args or not kwargs else "; to pass one dict as a positional argument, write sample=({...},)"
         )
         raise SampleError(f"the model rejects the sample: {type(error).__name__}: {error}{hint}") from error
     return args, kwargs
@@ -74,17 +72,12 @@ def member_error(member: nn.Module, args: tuple, kwargs: dict) -> Exception | No
 
 
 def _doubled(args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
-    leaves, spec = _tree.flatten((args, kwargs))
-    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim()]
-    if not tensors or any(t.shape[0] != 1 for t in tensors):
-        return None
-    return _tree.unflatten(
-        [
-            leaf.repeat(2, *([1] * (leaf.dim() - 1))) if isinstance(leaf, Tensor) and leaf.dim() else leaf
-            for leaf in leaves
-        ],
-        spec,
-    )
+    def doubled(leaf: Any) -> Any:
+        return torch.cat([leaf, leaf]) if isinstance(leaf, Tensor) and leaf.dim() else leaf
+
+    leaves = _tree.flatten((args, kwargs))[0]
+    sizes = {leaf.shape[0] for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim()}
+    return _tree.tree_map(doubled, (args, kwargs)) if sizes == {1} else None
 
 
 def check_lanes(call: Call, n: int) -> None:
@@ -109,25 +102,21 @@ def check_accepted(call: Call, member: nn.Module, sample: tuple[tuple, dict]) ->
     leaves, spec = _tree.flatten(sample)
     hints = []
     if call.spec != spec:
-        given = _describe(_tree.unflatten(call.leaves, call.spec))
-        hints.append(f"the sample had the structure {_describe(sample)}, this call has {given}")
+        own = _describe(_tree.unflatten(call.leaves, call.spec))
+        hints.append(f"the sample had the structure {_describe(sample)}, this call has {own}")
     else:
         expected = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-        for path, got, shape, want in zip(
-            call_paths(call), call.tensors, call.member_shapes, expected, strict=False
-        ):
-            if (got.dtype, got.device) != (want.dtype, want.device):
-                hints.append(
-                    f"{path} is {got.dtype} on {got.device}, the sample had {want.dtype} on {want.device}"
-                )
+        given = zip(call_paths(call), call.tensors, call.member_shapes, expected, strict=False)
+        for path, got, shape, want in given:
+            kinds = [f"{tensor.dtype} on {tensor.device}" for tensor in (got, want)]
+            if kinds[0] != kinds[1]:
+                hints.append(f"{path} is {kinds[0]}, the sample had {kinds[1]}")
             elif len(shape) != want.dim() or shape[1:] != tuple(want.shape[1:]):
                 hints.append(f"{path} is {shape} per lane, the sample had {tuple(want.shape)}")
     if call.packed:
         hints.append("wide(x) takes packed [B, N*C, ...]; for one input for all lanes use wide.shared(x)")
-    detail = "; ".join(hints)
-    raise InputError(
-        f"the members reject this input: {type(error).__name__}: {error}" + (f" ({detail})" if detail else "")
-    ) from error
+    detail = f" ({'; '.join(hints)})" if hints else ""
+    raise InputError(f"the members reject this input: {type(error).__name__}: {error}{detail}") from error
 
 
 def call_paths(call: Call) -> list[str]:

@@ -17,7 +17,7 @@ from torch.autograd import forward_ad
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ..guards.modes import no_inference_mode
+from ..guards.modes import function_modes, no_inference_mode
 
 _functorch: Any = torch._C._functorch
 _autograd: Any = torch._C._autograd
@@ -46,26 +46,21 @@ def isolated_from_transforms() -> Iterator[None]:
         yield
 
 
-def _stays(mode: Any) -> bool:
-    """Whether a function mode is kept: the default device and users' modes, but not those of torch."""
-    return type(mode) is DeviceContext or type(mode).__module__.split(".")[0] != "torch"
+def _is_users(kind: type) -> bool:
+    return kind.__module__.split(".")[0] != "torch"
 
 
 def kept_function_modes() -> tuple[Any, ...]:
     """Return the modes kept by `isolated_from_transforms`: a default device, or the class of the mode."""
-    count = torch._C._len_torch_function_stack()
-    if not count:
-        return ()
-    modes = map(torch._C._get_function_stack_at, range(count))
-    return tuple(m.device if type(m) is DeviceContext else type(m) for m in modes if _stays(m))
+    return tuple(m for m in function_modes() if isinstance(m, torch.device) or _is_users(m))
 
 
 @contextlib.contextmanager
 def _no_function_modes_of_torch() -> Iterator[None]:
     modes = [torch._C._pop_torch_function_stack() for _ in range(torch._C._len_torch_function_stack())]
     try:
-        for mode in reversed(modes):
-            if _stays(mode):
+        for mode in reversed(modes):  # the default device and users' modes stay
+            if type(mode) is DeviceContext or _is_users(type(mode)):
                 torch._C._push_on_torch_function_stack(mode)
         yield
     finally:
@@ -155,25 +150,18 @@ def made_up(shape: Any, dtype: torch.dtype, device: torch.device, learns: bool) 
         return (torch.arange(count, device=device) % 2 == 0).view(shape)
     if not dtype.is_floating_point:
         return torch.zeros(shape, dtype=dtype, device=device)
-    return (
-        torch.linspace(-1, 1, max(count, 1))
-        .sin()[:count]
-        .view(shape)
-        .to(device, dtype)
-        .requires_grad_(learns)
-    )
+    values = torch.linspace(-1, 1, max(count, 1)).sin()[:count].view(shape)
+    return values.to(device, dtype).requires_grad_(learns)
 
 
 def plain_call(call: Any) -> Any:
     """Return the call with stand-ins for tensors that are not plain."""
-    learns = [isinstance(leaf, Tensor) and leaf.requires_grad for leaf in call.leaves]
-    leaves = [
-        stand_in(leaf, learn)
-        if isinstance(leaf, Tensor) and (leaf.is_inference() or not is_plain(leaf))
-        else leaf
-        for leaf, learn in zip(call.leaves, learns, strict=True)
-    ]
-    return replace(call, leaves=leaves)
+
+    def plain(leaf: Any) -> Any:
+        needs = isinstance(leaf, Tensor) and (leaf.is_inference() or not is_plain(leaf))
+        return stand_in(leaf, leaf.requires_grad) if needs else leaf
+
+    return replace(call, leaves=[plain(leaf) for leaf in call.leaves])
 
 
 @contextlib.contextmanager

@@ -20,10 +20,7 @@ from .scope import Place, Scope
 
 def lane_tensors(models: Sequence[nn.Module], slot: Slot) -> list[Tensor]:
     """Return each model's tensor at `slot`."""
-    found = []
-    for model in models:
-        found.append(home_of(model.get_submodule(slot.owner), slot.kind)[slot.name])
-    return found
+    return [home_of(model.get_submodule(slot.owner), slot.kind)[slot.name] for model in models]
 
 
 def is_one_object(tensors: Sequence[Tensor]) -> bool:
@@ -191,12 +188,8 @@ class Skeletons:
         """Move plain tensors of separated lanes to the device and dtype of `tensor`."""
         for skeleton in self.variants if self.separated else ():
             for slot in [slot for slot in slots(skeleton) if slot.kind == "constant"]:
-                moved = (
-                    slot.tensor.to(tensor)
-                    if slot.tensor.is_floating_point()
-                    else slot.tensor.to(tensor.device)
-                )
-                home_of(skeleton.get_submodule(slot.owner), slot.kind)[slot.name] = moved
+                like: Any = tensor if slot.tensor.is_floating_point() else tensor.device
+                home_of(skeleton.get_submodule(slot.owner), slot.kind)[slot.name] = slot.tensor.to(like)
 
     def select(self, lanes: Sequence[int]) -> None:
         """Make new lane i old lane `lanes[i]`."""

@@ -49,10 +49,8 @@ class Call:
     @property
     def member_shapes(self) -> list[tuple[int, ...]]:
         # operator.index: torch.compile may pass symbolic sizes, but programs are looked up by numbers.
-        return [
-            tuple(map(operator.index, t.shape[int(w) :]))
-            for t, w in zip(self.tensors, self.wide, strict=True)
-        ]
+        pairs = zip(self.tensors, self.wide, strict=True)
+        return [tuple(map(operator.index, t.shape[int(w) :])) for t, w in pairs]
 
     @property
     def layouts(self) -> tuple[Any, ...]:
@@ -113,9 +111,8 @@ class WideProgram:
         for rank in self.graph.output_ranks:
             if rank is not None and rank < 2:
                 raise InputError(
-                    f"an output has {rank} dims per lane, but packing joins lanes on dim 1 and needs "
-                    f"at least 2; "
-                    f"use wide.each(...) or wide.stacked(...)"
+                    f"an output has {rank} dims per lane, but packing joins lanes on dim 1 and needs at "
+                    f"least 2; use wide.each(...) or wide.stacked(...)"
                 )
 
     @property
@@ -175,12 +172,7 @@ class LoopProgram:
         self.rows = [NodeRow("", "the whole model", "loop", why=self.why)]
 
     def run(
-        self,
-        states: Mapping[str, Any],
-        call: Call,
-        n: int,
-        chunk: int | None = None,
-        rng: Tensor | None = None,
+        self, states: Mapping[str, Any], call: Call, n: int, chunk: int | None = None, rng: Any = None
     ) -> Any:
         """Return the lanes' results, stacked; a list if arguments were given per lane."""
         self.calls_left -= 1

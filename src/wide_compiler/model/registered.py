@@ -8,9 +8,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..capture import OpaqueCall
-from ..errors import InputError, WrongTypeError
+from ..errors import InputError
 from ..registry import REGISTRY
-from .registered_check import agreeing_layout
+from .registered_check import Trial, build_wide, tensors_of
 
 
 class Registered:
@@ -42,15 +42,13 @@ class Registered:
         """Return a tensor of an example instance, for captures where values do not matter."""
         outer = self.outer(path)
         assert outer is not None
-        example = self.examples[outer][0]
-        tensors = {**dict(example.named_parameters()), **dict(example.named_buffers())}
-        return tensors[path.removeprefix(f"{outer}.")]
+        return tensors_of(self.examples[outer][0])[path.removeprefix(f"{outer}.")]
 
     def stacked_tensors(self, module: nn.Module, path: str, n: int) -> list[Tensor]:
         """Return the tensors of a registered wide module that correspond to its members', `[N, ...]`."""
-        example = self.examples[path][0]
-        names = [name for name, _ in (*example.named_parameters(), *example.named_buffers())]
-        return [stacked_tensor(module, path, f"{path}.{name}", n) for name in names]
+        return [
+            stacked_tensor(module, path, f"{path}.{name}", n) for name in tensors_of(self.examples[path][0])
+        ]
 
     def apply(self, function: Any) -> None:
         """Apply a device or dtype conversion to the examples, as `nn.Module._apply`."""
@@ -75,32 +73,12 @@ class Registered:
             some = itertools.islice(itertools.cycle(self.examples[path]), model.n)
             instances = [copy.deepcopy(example) for example in some]
         training = model.get_submodule(path).training
-        return agreeing_layout(
-            path, self.builders[path], build_wide, instances, training, call, tensors, sizes
-        )
-
-
-def build_wide(builder: Any, members: Sequence[nn.Module]) -> nn.Module:
-    """Build the wide module of `members` with their device, train flag and requires_grad."""
-    module = builder.from_modules(members)
-    if not isinstance(module, nn.Module):
-        name = getattr(builder, "__name__", builder)
-        raise WrongTypeError(f"{name}.from_modules gave {type(module).__name__}, expected an nn.Module")
-    devices = {t.device for member in members for t in (*member.parameters(), *member.buffers())}
-    if len(devices) == 1:  # the class may have created its tensors on the CPU
-        module.to(devices.pop())
-    module.train(members[0].training)
-    own = dict(module.named_parameters())
-    for name, parameter in members[0].named_parameters():
-        if name in own and own[name].shape == (len(members), *parameter.shape):
-            own[name].requires_grad_(parameter.requires_grad)
-    return module
+        return Trial(self.builders[path], instances, training, call, sizes).agreeing_layout(tensors)
 
 
 def stacked_tensor(module: nn.Module, outer: str, path: str, n: int) -> Tensor:
     """Return the stacked tensor `[N, ...]` of a member's path inside a registered wide module."""
-    name = path.removeprefix(f"{outer}.")
-    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    name, tensors = path.removeprefix(f"{outer}."), tensors_of(module)
     if name in tensors and tensors[name].dim() and tensors[name].shape[0] == n:
         return tensors[name]
     raise InputError(

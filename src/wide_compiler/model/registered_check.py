@@ -13,64 +13,64 @@ import torch
 from torch import Tensor, nn
 
 from ..capture import OpaqueCall
-from ..errors import ValidationError, one_line
+from ..errors import ValidationError, WrongTypeError, one_line
 from ..widen import LAYOUTS, run_in_layout
 from .registered_compare import Outcome, RegisteredMismatch, Twins, compare
 
-Build = Callable[[Any, Sequence[nn.Module]], nn.Module]
+
+def build_wide(builder: Any, members: Sequence[nn.Module]) -> nn.Module:
+    """Build the wide module of `members` with their device, train flag and requires_grad."""
+    module = builder.from_modules(members)
+    if not isinstance(module, nn.Module):
+        name = getattr(builder, "__name__", builder)
+        raise WrongTypeError(f"{name}.from_modules gave {type(module).__name__}, expected an nn.Module")
+    devices = {t.device for member in members for t in tensors_of(member).values()}
+    if len(devices) == 1:  # the class may have created its tensors on the CPU
+        module.to(devices.pop())
+    module.train(members[0].training)
+    own = dict(module.named_parameters())
+    for name, parameter in members[0].named_parameters():
+        if name in own and own[name].shape == (len(members), *parameter.shape):
+            own[name].requires_grad_(parameter.requires_grad)
+    return module
 
 
-def agreeing_layout(
-    path: str,
-    builder: Any,
-    build: Build,
-    instances: Sequence[nn.Module],
-    training: bool,
-    call: OpaqueCall,
-    tensors: Sequence[Tensor],
-    sizes: list[int],
-) -> tuple[str, str]:
-    """Return the first of `LAYOUTS` in which the class equals its members on `call`, and a note.
+class Trial:
+    """A registered class and its members on one call; `note` says what was not compared."""
 
-    `tensors` are the call's arguments with a lane axis, for one or more lanes. Raises `ValidationError` if no
-    layout agrees; the note says what was not compared.
-    """
-    wide, member = getattr(builder, "__name__", str(builder)), type(instances[0]).__name__
-    trial = _Trial(builder, build, instances, training, call, sizes)
-    try:
-        trial.expect(tensors)
-    except RegisteredMismatch as refusal:
-        raise ValidationError(
-            f"{path}: {member} cannot be run by {wide}, registered for it: {refusal}"
-        ) from refusal
-    problems: dict[str, str] = {}
-    for layout in LAYOUTS:
-        problem = trial.problem(layout)
-        if problem is None:
-            return layout, trial.note
-        problems[layout] = problem
-    found = "; ".join(f"{LAYOUTS[layout]}: {problem}" for layout, problem in problems.items())
-    raise ValidationError(
-        f"{path}: {wide}, registered for {member}, does not give what {len(instances)} of them give one by "
-        f"one. {found}. Correct {wide} in one of these two layouts, or remove it with "
-        f"wide_compiler.REGISTRY.unregister({member!r})"
-    )
-
-
-class _Trial:
     def __init__(
-        self,
-        builder: Any,
-        build: Build,
-        instances: Sequence[nn.Module],
-        training: bool,
-        call: OpaqueCall,
-        sizes: list[int],
+        self, builder: Any, instances: Sequence[nn.Module], training: bool, call: OpaqueCall, sizes: list[int]
     ):
-        self.builder, self.build, self.instances = builder, build, instances
+        self.builder, self.instances = builder, instances
         self.training, self.call, self.sizes = training, call, sizes
         self.n = len(instances)
         self.note = ""
+
+    def agreeing_layout(self, tensors: Sequence[Tensor]) -> tuple[str, str]:
+        """Return the first of `LAYOUTS` in which the class equals its members, and the note.
+
+        `tensors` are the call's arguments with a lane axis, for one or more lanes. Raises `ValidationError`
+        if no layout agrees.
+        """
+        path, member = self.call.path, type(self.instances[0]).__name__
+        wide = getattr(self.builder, "__name__", str(self.builder))
+        try:
+            self.expect(tensors)
+        except RegisteredMismatch as refusal:
+            raise ValidationError(
+                f"{path}: {member} cannot be run by {wide}, registered for it: {refusal}"
+            ) from refusal
+        problems: list[str] = []
+        for layout, words in LAYOUTS.items():
+            problem = self.problem(layout)
+            if problem is None:
+                return layout, self.note
+            problems.append(f"{words}: {problem}")
+        raise ValidationError(
+            f"{path}: {wide}, registered for {member}, does not give what {self.n} of them give one by one. "
+            f"{'; '.join(problems)}. Correct {wide} in one of these two layouts, or remove it with "
+            f"wide_compiler.REGISTRY.unregister({member!r})"
+        )
 
     def expect(self, tensors: Sequence[Tensor]) -> None:
         """Run the members, with values that differ in every lane unless the members reject those."""
@@ -96,8 +96,8 @@ class _Trial:
         before = _stacked(members)
         try:
             with torch.random.fork_rng(self.devices), torch.enable_grad():
-                wide = self.build(self.builder, members)
-                held = {name: t.detach().clone() for name, t in _tensors(wide).items()}
+                wide = build_wide(self.builder, members)
+                held = {name: t.detach().clone() for name, t in tensors_of(wide).items()}
                 got = self._run_wide(wide, layout)
             if not self.expected.drew:
                 compare(self.expected, got, Twins(before, held), wide, members[0])
@@ -205,13 +205,14 @@ def _varied(x: Tensor, generator: torch.Generator) -> Tensor:
     return torch.where(x == 0, 0.1 * noise, x * (1 - 0.5 * noise))
 
 
-def _tensors(module: nn.Module) -> dict[str, Tensor]:
+def tensors_of(module: nn.Module) -> dict[str, Tensor]:
+    """Return the parameters and buffers by name."""
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
 def _stacked(members: Sequence[nn.Module]) -> dict[str, Tensor]:
     """Return the members' tensors by name, `[N, ...]`."""
-    each = [_tensors(member) for member in members]
+    each = [tensors_of(member) for member in members]
     return {name: torch.stack([tensors[name].detach() for tensors in each]) for name in each[0]}
 
 

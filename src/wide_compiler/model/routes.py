@@ -79,9 +79,8 @@ class Route:
         self.model, self.program = model, program
         self.binding = Binding(program.graph, model)
         self.writes = Writes(program, model.places)
-        gradients = torch.is_grad_enabled() and any(
-            t.requires_grad for t in (*call.tensors, *model.tensors().values())
-        )
+        tensors = (*call.tensors, *model.tensors().values())
+        gradients = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
         circumstances = (gradients, model.seeds.peek() is not None)
         if circumstances not in program.tuned:
             if program.runs_members:

@@ -158,11 +158,10 @@ class Scope(Children, nn.Module):
     def register_full_backward_hook(self, *args: Any, **kwargs: Any) -> Any:
         self._refuse("backward hook")
 
+    register_backward_hook = register_full_backward_hook
+
     def register_full_backward_pre_hook(self, *args: Any, **kwargs: Any) -> Any:
         self._refuse("backward pre-hook")
-
-    def register_backward_hook(self, *args: Any, **kwargs: Any) -> Any:
-        self._refuse("backward hook")
 
     def _refuse(self, kind: str) -> None:
         raise UnsupportedError(

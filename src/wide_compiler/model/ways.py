@@ -120,21 +120,15 @@ class MemberLoop:
         self.runner = runner or self.module.forward
         position = {feed: i for i, feed in enumerate(graph.feeds)}
         self.columns: list[tuple[int | None, Any, bool, bool]] = []  # position, values, has lanes, written
-        for node in captured.graph.nodes:
-            if node.op != "placeholder" or node.name in captured.constants:
-                continue
-            if node.name in captured.scalars:
-                self.columns.append((None, captured.scalars[node.name], True, False))
-            elif node.name in captured.lane_constants:
-                self.columns.append((None, captured.lane_constants[node.name], True, False))
-            elif node.name in captured.states:
-                path = captured.states[node.name]
-                wide, written = path in graph.wide_states, path in graph.writes
-                self.columns.append((position["state", path], None, wide, written))
-            else:
-                index = captured.inputs.index(node.name)
-                wide = graph.wide_inputs[index]
-                self.columns.append((position["input", str(index)], None, wide, False))
+        for node in captured.graph.find_nodes(op="placeholder"):
+            kind, given = captured.source(node.name)
+            if kind == "state":
+                wide, written = given in graph.wide_states, given in graph.writes
+                self.columns.append((position[kind, given], None, wide, written))
+            elif kind == "input":
+                self.columns.append((position[kind, str(given)], None, graph.wide_inputs[given], False))
+            elif kind != "constant":
+                self.columns.append((None, given, True, False))
 
     @staticmethod
     def can_run(captured: Captured) -> bool:
@@ -160,14 +154,10 @@ class MemberLoop:
         joined = _Joined(self.n, small=SMALL)
         for lane, own_arguments in enumerate(zip(*by_lane, strict=True)):
             outputs = self.runner(*own_arguments)
-            joined.add(slice(lane, lane + 1), [_with_lane(o) for o in outputs])
-        if returns:
-            give_back(returns)
+            with_lane = [o.unsqueeze(0) if isinstance(o, Tensor) else o for o in outputs]
+            joined.add(slice(lane, lane + 1), with_lane)
+        give_back(returns)
         return joined.outputs()
-
-
-def _with_lane(output: Any) -> Any:
-    return output.unsqueeze(0) if isinstance(output, Tensor) else output
 
 
 def _with_constants(captured: Captured) -> fx.Graph:

@@ -1,6 +1,5 @@
 """Compare the result of a rule with the member's op on each lane, at every node, on the probe."""
 
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -53,11 +52,10 @@ def differs(
     if len(got_leaves) != len(expected_leaves):
         return f"gives {len(got_leaves)} results, expected {len(expected_leaves)}"
     for a, b in zip(got_leaves, expected_leaves, strict=True):
-        problem = (
-            (tensors_differ(a, b) if values else kinds_differ(a, b))
-            if isinstance(b, Tensor)
-            else (None if a == b else f"gives {a}, expected {b}")
-        )
+        if isinstance(b, Tensor):
+            problem = tensors_differ(a, b) if values else kinds_differ(a, b)
+        else:
+            problem = None if a == b else f"gives {a}, expected {b}"
         if problem:
             return problem
     return None
@@ -113,10 +111,8 @@ def gradients_of(run: Callable[[Any, Any], Any], values: Any) -> list[Tensor | N
     with torch.enable_grad():
         out = run(*_tree.unflatten(leaves, spec)) if roots else ()
         outputs = [o for o in _tree.flatten(out)[0] if _is_float(o) and o.requires_grad]
-        terms = [
-            (o * torch.linspace(0.5, 1.5, o.numel(), dtype=o.dtype, device=o.device).view(o.shape)).sum()
-            for o in outputs
-        ]
+        weights = [torch.linspace(0.5, 1.5, o.numel(), dtype=o.dtype, device=o.device) for o in outputs]
+        terms = [(o * w.view(o.shape)).sum() for o, w in zip(outputs, weights, strict=True)]
         if not terms:
             return [None] * len(roots)
         return list(torch.autograd.grad(sum(terms[1:], terms[0]), roots, allow_unused=True))
@@ -132,7 +128,12 @@ def check_whole_graph(
     """
     if captured.calls or any(is_random(n.target) for n in captured.graph.nodes):
         return
-    per_lane = [_interpret(captured, probe, wide_states, wide_inputs, lane) for lane in range(probe.n)]
+    names = [node.name for node in captured.graph.find_nodes(op="placeholder")]
+    runner = torch.fx.Interpreter(torch.nn.Module(), graph=captured.graph)
+    per_lane = [
+        runner.run(*[_lane_value(captured, probe, wide_states, wide_inputs, name, lane) for name in names])
+        for lane in range(probe.n)
+    ]
     for k, output in enumerate(outputs):
         if not isinstance(output.value, Tensor):
             continue  # a number, part of the graph itself
@@ -143,35 +144,15 @@ def check_whole_graph(
             )
 
 
-def _interpret(captured: Any, probe: Any, wide_states: Any, wide_inputs: Any, lane: int) -> list[Tensor]:
-    env: dict[Any, Any] = {}
-    for node in captured.graph.nodes:
-        if node.op == "placeholder":
-            env[node] = _lane_value(captured, probe, wide_states, wide_inputs, node.name, lane)
-        elif node.op == "output":
-            return [env[n] for n in node.args[0]]
-        else:
-            args = torch.fx.node.map_arg(node.args, lambda n: env[n])
-            kwargs = torch.fx.node.map_arg(node.kwargs, lambda n: env[n])
-            env[node] = (
-                operator.getitem(*args) if node.target is operator.getitem else node.target(*args, **kwargs)
-            )
-    raise AssertionError("a graph without output")
-
-
 def _lane_value(captured: Any, probe: Any, wide_states: Any, wide_inputs: Any, name: str, lane: int) -> Any:
-    if name in captured.states:
-        path = captured.states[name]
-        value = probe.states[path]
-        return (value[lane] if path in wide_states else value).clone()
-    if name in captured.scalars:
-        return captured.scalars[name][lane]
-    if name in captured.lane_constants:
-        return captured.lane_constants[name][lane].clone()
-    if name in captured.constants:
-        return captured.constants[name].clone()
-    index = captured.inputs.index(name)
-    return (probe.inputs[index][lane] if wide_inputs[index] else probe.inputs[index]).clone()
+    kind, value = captured.source(name)
+    wide = kind in ("scalar", "lane_constant")
+    if kind == "state":
+        value, wide = probe.states[value], value in wide_states
+    elif kind == "input":
+        value, wide = probe.inputs[value], wide_inputs[value]
+    value = value[lane] if wide else value
+    return value.clone() if isinstance(value, Tensor) else value
 
 
 def _is_float(leaf: Any) -> bool:

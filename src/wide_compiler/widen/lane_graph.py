@@ -40,25 +40,15 @@ class LaneGraph:
     output_ranks: list[int | None]  # without lane axis; None for a number
     enters_autocast: bool = False
 
-    def __call__(
-        self,
-        states: Mapping[str, Any],
-        inputs: Sequence[Any],
-        n: int,
-        lanes: slice | None = None,
-        rng: Any = None,
-    ) -> tuple[Any, ...]:
-        """Output tensors, each `[n, ...]`. `lanes` are the lanes that `states` holds (None: all)."""
-        return self.module(*self.arguments(states, inputs, n, lanes, rng))
+    def __call__(self, *given: Any, **named: Any) -> tuple[Any, ...]:
+        """Output tensors, each `[n, ...]`, for what `arguments` takes."""
+        return self.module(*self.arguments(*given, **named))
 
     def arguments(
-        self,
-        states: Mapping[str, Any],
-        inputs: Sequence[Any],
-        n: int,
-        lanes: slice | None = None,
+        self, states: Mapping[str, Any], inputs: Sequence[Any], n: int, lanes: slice | None = None,
         rng: Any = None,
-    ) -> list[Any]:
+    ) -> list[Any]:  # fmt: skip
+        """Return the arguments of `module`. `lanes` are the lanes that `states` holds (None: all)."""
         arguments: list[Any] = []
         for kind, key in self.feeds:
             if kind == "state":

@@ -71,13 +71,9 @@ def widen(
 
 class _Walk:
     def __init__(
-        self,
-        captured: Captured,
-        wide_states: frozenset[str],
-        wide_inputs: tuple[bool, ...],
-        probe: Probe,
+        self, captured: Captured, wide_states: frozenset[str], wide_inputs: tuple[bool, ...], probe: Probe,
         strategies: Mapping[str, str],
-    ):
+    ):  # fmt: skip
         self.captured, self.probe, self.strategies = captured, probe, strategies
         self.wide_states, self.wide_inputs = wide_states, wide_inputs
         self.wide_roots: set[fx.Node] = set()
@@ -125,12 +121,8 @@ class _Walk:
                 check_whole_graph(self.captured, self.probe, self.wide_states, self.wide_inputs, outputs)
             except WholeGraphDiffers as error:
                 raise WidenFailed(str(error)) from error
-        numbers = self.captured.gives_numbers()
-        ranks = [
-            o.rank if is_tensor_val(o) and not is_number else None
-            for o, is_number in zip(outputs, numbers, strict=True)
-        ]
-        return self._finish(ranks)
+        pairs = zip(outputs, self.captured.gives_numbers(), strict=True)
+        return self._finish([o.rank if is_tensor_val(o) and not number else None for o, number in pairs])
 
     def _output(self, value: Any) -> Val:
         """Return a result with a lane axis and separate memory per lane; a size stays a number."""
@@ -178,26 +170,21 @@ class _Walk:
         return Val(self.feed("state", path), self.states[path], path in self.wide_states)
 
     def _placeholder(self, node: fx.Node) -> Any:
-        name, captured = node.name, self.captured
-        if name in captured.states:
-            return self.state(captured.states[name])
-        if name in captured.scalars:
-            return LaneScalar(name, LaneValues(captured.scalars[name][: self.probe.n]))
-        if name in captured.lane_constants:
-            some = captured.lane_constants[name][: self.probe.n]
-            return Val(self.feed("lane_constant", name), some, wide=True)
-        if name in captured.constants:
-            self.module.register_buffer(name, captured.constants[name])
+        name, (kind, given) = node.name, self.captured.source(node.name)
+        if kind == "state":
+            return self.state(given)
+        if kind == "scalar":
+            return LaneScalar(name, LaneValues(given[: self.probe.n]))
+        if kind == "lane_constant":
+            return Val(self.feed(kind, name), given[: self.probe.n], wide=True)
+        if kind == "constant":
+            self.module.register_buffer(name, given)
             constant = self.graph.get_attr(name)
             self.builder.emitted.append(constant)
-            return Val(constant, captured.constants[name], wide=False)
-        index = captured.inputs.index(name)
-        value = Val(self.feed("input", str(index)), self.probe.inputs[index], self.wide_inputs[index])
-        if node in self.written:
-            value = self.builder.call(
-                torch.clone, value, wide=value.wide
-            )  # a caller's input is never written
-        return value
+            return Val(constant, given, wide=False)
+        value = Val(self.feed(kind, str(given)), self.probe.inputs[given], self.wide_inputs[given])
+        # A caller's input is never written.
+        return self.builder.call(torch.clone, value, wide=value.wide) if node in self.written else value
 
     def _root_ready(self, node: fx.Node, value: Any) -> Any:
         if not is_tensor_val(value):
@@ -246,14 +233,11 @@ class _Walk:
         if not any(is_wide(v) for v in vals) and not is_random(op):
             row.how = "shared"
             return self.builder.call(op, *args, wide=False, **kwargs)  # type: ignore[arg-type]
-        self._check_writes(node)
-        written = [self.env[n].value for n in written_args(node)]
-        return Attempt(self.builder, node, args, kwargs, written, row).run()
-
-    def _check_writes(self, node: fx.Node) -> None:
         for argument in written_args(node):
             if not self.env[argument].wide:
                 raise _WidenRoot(root_of(argument))
+        written = [self.env[n].value for n in written_args(node)]
+        return Attempt(self.builder, node, args, kwargs, written, row).run()
 
     def _opaque(self, node: fx.Node, args: Any) -> Any:
         call = self.captured.calls[args[2]]
