@@ -13,13 +13,9 @@ from torch import fx
 aten = torch.ops.aten
 
 # Ops that write statistics without a mark in the schema: indices of mean, var and flag (None: always writes).
-_RUNNING_STATS = {
-    aten.batch_norm.default: (3, 4, 5),
-    aten.instance_norm.default: (3, 4, 5),
-    aten.native_batch_norm.default: (3, 4, 5),
-    aten._batch_norm_impl_index.default: (3, 4, 5),
-    aten.cudnn_batch_norm.default: (3, 4, 5),
-    aten.miopen_batch_norm.default: (3, 4, 5),
+_NORMS = (aten.batch_norm, aten.instance_norm, aten.native_batch_norm, aten._batch_norm_impl_index)
+_RUNNING_STATS: dict[Any, tuple[int, int, int | None]] = {
+    **{op.default: (3, 4, 5) for op in (*_NORMS, aten.cudnn_batch_norm, aten.miopen_batch_norm)},
     aten.batch_norm_gather_stats.default: (3, 4, None),
     aten.batch_norm_gather_stats_with_counts.default: (3, 4, None),
     aten.batch_norm_update_stats.default: (1, 2, None),
@@ -31,18 +27,19 @@ def written_args(node: fx.Node) -> list[fx.Node]:
     if node.op != "call_function":
         return []
     if node.target in _RUNNING_STATS:
-        mean, var, flag = _RUNNING_STATS[node.target]  # type: ignore[index]
+        mean, var, flag = _RUNNING_STATS[node.target]
         stats = [node.args[mean], node.args[var]]
         return [s for s in stats if isinstance(s, fx.Node)] if flag is None or node.args[flag] else []
     if not isinstance(node.target, torch._ops.OpOverload):
         return []
-    written = []
-    for value, argument in _bound(node):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            written += [
-                v for v in (value if isinstance(value, (list, tuple)) else [value]) if isinstance(v, fx.Node)
-            ]
-    return written
+    values = [value for value, argument in _bound(node) if is_written(argument)]
+    flat = [v for value in values for v in (value if isinstance(value, (list, tuple)) else [value])]
+    return [value for value in flat if isinstance(value, fx.Node)]
+
+
+def is_written(argument: Any) -> bool:
+    """Return whether an op writes this argument of its schema, or returns what it has written."""
+    return argument.alias_info is not None and argument.alias_info.is_write
 
 
 def _bound(node: fx.Node) -> list[tuple[Any, Any]]:
@@ -68,14 +65,11 @@ def base_of(node: fx.Node) -> fx.Node | None:
 
 
 def written_tensor(node: fx.Node) -> fx.Node:
-    """Return the tensor that a chain of in-place ops writes and returns; for any other node the node
-    itself."""
+    """Return the tensor that a chain of in-place ops writes and returns; for another node the node itself."""
     while (
         node.op == "call_function"
         and isinstance(node.target, torch._ops.OpOverload)
-        and node.target._schema.returns
-        and node.target._schema.returns[0].alias_info is not None
-        and node.target._schema.returns[0].alias_info.is_write
+        and any(map(is_written, node.target._schema.returns[:1]))
     ):
         node = node.args[0]  # type: ignore[assignment]
     return node

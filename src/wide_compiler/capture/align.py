@@ -8,7 +8,7 @@ from torch import nn
 
 from ..errors import AlignmentError
 from .state import Slot, canonical_names, has_gradient_hooks, is_uninitialized, slots
-from .strides import is_ragged_or_sparse, kind_of
+from .strides import extent_of, is_ragged_or_sparse, kind_of
 
 REMEDY = "group lanes by signature with WideRouter"
 
@@ -55,12 +55,8 @@ def _check_tensors(model: nn.Module, lane: int) -> None:
                 f"remove it, and register one on the wide model's parameter"
             )
         if tensor.numel() and tensor.device.type != "meta":
-            start = tensor.data_ptr()
-            extent = (
-                sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-                + 1
-            )
-            spans.append((start, start + extent * tensor.element_size(), slot.path, id(tensor)))
+            start, size = tensor.data_ptr(), extent_of(tensor) * tensor.element_size()
+            spans.append((start, start + size, slot.path, id(tensor)))
     spans.sort()
     for (_, end, path, this), (start, _, other, that) in itertools.pairwise(spans):
         if start < end and this != that:
@@ -73,13 +69,10 @@ def _check_tensors(model: nn.Module, lane: int) -> None:
 def structure(model: nn.Module) -> tuple[Any, ...] | None:
     """Everything that `check_models` compares, as a hashable key; None if a module is lazy."""
     signature = _Signature(model)
-    tensors = {path: slot.tensor for path, slot in signature.state.items()}
-    if any(is_uninitialized(tensor) for tensor in tensors.values()):
+    if any(is_uninitialized(slot.tensor) for slot in signature.state.values()):
         return None
-    kinds = tuple(
-        (path, slot.kind, slot.tensor.shape, slot.tensor.dtype, slot.tensor.device, slot.tensor.requires_grad)
-        for path, slot in signature.state.items()
-    )
+    pairs = [(slot, slot.tensor) for slot in signature.state.values()]
+    kinds = tuple((s.path, s.kind, t.shape, t.dtype, t.device, t.requires_grad) for s, t in pairs)
     tables = (signature.modules, signature.ties, signature.training)
     return (kinds, *(tuple(table.items()) for table in tables))
 
@@ -103,9 +96,8 @@ class _Signature:
             if other.training[path] != training:
                 words = {True: "in training", False: "in eval mode"}
                 raise AlignmentError(
-                    f"lane {lane}: {path or 'the model'} is {words[not training]}, "
-                    f"lane 0 is {words[training]}; "
-                    f"call train() or eval() alike on all models before compiling"
+                    f"lane {lane}: {path or 'the model'} is {words[not training]}, lane 0 is "
+                    f"{words[training]}; call train() or eval() alike on all models before compiling"
                 )
         for path, canonical in self.ties.items():
             if other.ties[path] != canonical:
@@ -124,13 +116,12 @@ class _Signature:
             raise AlignmentError(
                 f"lane {lane}: {path} is a {theirs.kind}, lane 0 has a {mine.kind}; {REMEDY}"
             )
-        for attribute in ("shape", "dtype", "device", "requires_grad"):
+        a, b = mine.tensor.shape, theirs.tensor.shape
+        if a != b:
+            raise AlignmentError(f"lane {lane}: {path} is {tuple(b)}, lane 0 has {tuple(a)}; {REMEDY}")
+        for attribute in ("dtype", "device", "requires_grad"):
             a, b = getattr(mine.tensor, attribute), getattr(theirs.tensor, attribute)
             if a != b:
-                if attribute == "shape":
-                    raise AlignmentError(
-                        f"lane {lane}: {path} is {tuple(b)}, lane 0 has {tuple(a)}; {REMEDY}"
-                    )
                 raise AlignmentError(
                     f"lane {lane}: {path} has {attribute}={b}, lane 0 has {attribute}={a}; "
                     f"make the lanes agree before compiling"

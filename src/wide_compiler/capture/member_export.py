@@ -184,14 +184,9 @@ def derive_capture(
 
 
 def _exported(
-    member: nn.Module,
-    leaves: list[Any],
-    spec: _tree.TreeSpec,
-    kept: dict[str, str],
-    dynamic: Sequence[set[int]],
-    observation: Observation,
-    grad: bool,
-) -> Captured:
+    member: nn.Module, leaves: list[Any], spec: _tree.TreeSpec, kept: dict[str, str],
+    dynamic: Sequence[set[int]], observation: Observation, grad: bool,
+) -> Captured:  # fmt: skip
     real_shapes = None
     functions = observation.functions
     suspects: dict[str, str] = {}
@@ -265,21 +260,15 @@ def _export(flat: _Flat, dynamic: Sequence[set[int]] | None, grad: bool) -> torc
     tensors = tuple(copy_of(leaf) for leaf in flat.leaves if isinstance(leaf, Tensor))
     shapes = None
     if dynamic is not None and tensors:
-        shapes = {
-            "tensors": tuple(
-                {d: _dim(d in dims) for d in range(t.dim())} for t, dims in zip(tensors, dynamic, strict=True)
-            )
-        }
+        pairs = zip(tensors, dynamic, strict=True)
+        kinds = ({d: Dim.AUTO if d in dims else Dim.STATIC for d in range(t.dim())} for t, dims in pairs)
+        shapes = {"tensors": tuple(kinds)}
     with _quiet(), torch.set_grad_enabled(grad):
         try:
             return torch.export.export(flat, tensors, dynamic_shapes=shapes, strict=False)
         except _MemberError as error:
             raised = error.raised
         raise raised
-
-
-def _dim(free: bool) -> Any:
-    return Dim.AUTO if free else Dim.STATIC
 
 
 def _read(flat: _Flat, exported: torch.export.ExportedProgram, recorder: Recorder) -> Captured:
@@ -324,9 +313,7 @@ def _read(flat: _Flat, exported: torch.export.ExportedProgram, recorder: Recorde
     captured.writes = {states[name] for name in written if name in states}
     # The effects of a module kept whole are unknown, so it counts as writing its buffers.
     kept = tuple(f"{call.path}." for call in recorder.calls if call.path)
-    captured.writes |= (
-        {names[path] for path, _ in flat.member.named_buffers() if path.startswith(kept)} if kept else set()
-    )
+    captured.writes |= {names[path] for path, _ in flat.member.named_buffers() if path.startswith(kept)}
     return captured
 
 
@@ -367,9 +354,7 @@ def _reporting(forward: Any, path: str, failures: list[str]) -> Any:
 def _quiet() -> Iterator[None]:
     """Mute this thread's log messages: a failing export logs whole graphs, the exception is enough."""
     silence = _Silence()
-    known = [
-        logger for logger in logging.root.manager.loggerDict.values() if isinstance(logger, logging.Logger)
-    ]
+    known = [x for x in logging.root.manager.loggerDict.values() if isinstance(x, logging.Logger)]
     theirs = [logger for logger in known if logger.name.partition(".")[0] == "torch"]
     handlers = [handler for logger in (logging.root, *theirs) for handler in logger.handlers]
     handlers += [logging.lastResort] if logging.lastResort else []

@@ -85,12 +85,7 @@ def observe_member(
 
 
 def _observe(
-    member: nn.Module,
-    args: tuple,
-    kwargs: dict,
-    grad: bool,
-    shared: Collection[Any],
-    tensor_of: Callable[[str], Tensor] | None,
+    member: nn.Module, args: tuple, kwargs: dict, grad: bool, shared: Collection[Any], tensor_of: Any
 ) -> tuple[Observation, bool]:
     """One run, and whether it imported modules, whose side effects are not the forward's."""
     # Imported now, because the first import registers abstract classes, which would change what is read.
@@ -110,18 +105,9 @@ def _observe(
         tensor, place = before.get(slot.path, (None, 0))
         if slot.kind == "parameter" and (slot.tensor is not tensor or _address(slot.tensor) != place):
             effects.append(f"its forward replaces the memory of the parameter {slot.path} (.data)")
-    observation = Observation(
-        observer.reads,
-        originals,
-        effects,
-        observer.stores,
-        observer.functions,
-        observer.asks_grad_mode,
-        frozenset(observer.checkpointed),
-        _written(member, copy, tensor_of),
-        None if drew else _tensors(output),
-    )
-    return observation, observer.imported
+    seen = (observer.stores, observer.functions, observer.asks_grad_mode, frozenset(observer.checkpointed))
+    results = (_written(member, copy, tensor_of), None if drew else _tensors(output))
+    return Observation(observer.reads, originals, effects, *seen, *results), observer.imported
 
 
 def copy_of(leaf: Any) -> Any:

@@ -61,9 +61,8 @@ class ShapeGuards:
         if not all(dims and isinstance(dims[0], sympy.Symbol) for dims in self.dims):
             return False
         symbols = {dims[0] for dims in self.dims}
-        if any(
-            d.free_symbols & symbols for dims in self.dims for d in dims[1:] if isinstance(d, sympy.Basic)
-        ):
+        rest = [d for dims in self.dims for d in dims[1:] if isinstance(d, sympy.Basic)]
+        if any(d.free_symbols & symbols for d in rest):
             return False
         return all(self._holds(dict.fromkeys(symbols, size)) for size in _SIZES)
 

@@ -40,10 +40,14 @@ def laid_out(source: Tensor, like: Tensor) -> Tensor:
         return torch.empty_strided(like.shape, like.stride(), dtype=source.dtype, device=source.device).copy_(
             source
         )
-    extent = 1 + sum((size - 1) * stride for size, stride in zip(like.shape, like.stride(), strict=True))
-    places = torch.arange(extent, device=source.device).as_strided(like.shape, like.stride())
-    memory = source.new_zeros(extent).index_put((places,), source)
+    places = torch.arange(extent_of(like), device=source.device).as_strided(like.shape, like.stride())
+    memory = source.new_zeros(extent_of(like)).index_put((places,), source)
     return memory.as_strided(like.shape, like.stride())
+
+
+def extent_of(x: Tensor) -> int:
+    """Return the number of elements from the first to the last in memory, for a tensor that is not empty."""
+    return 1 + sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
 
 
 def is_ragged_or_sparse(x: Tensor) -> bool:
@@ -109,11 +113,5 @@ class LayoutReads(TorchFunctionMode):
 
 def strided_copy(tensor: Tensor) -> Tensor:
     """Return a copy with the same strides, because a forward may read them."""
-    if tensor.is_contiguous():
-        return tensor.clone(memory_format=torch.contiguous_format)
-    repeated = [i for i, stride in enumerate(tensor.stride()) if stride == 0 and tensor.shape[i] > 1]
-    if repeated:
-        narrow = tensor[tuple(slice(1) if i in repeated else slice(None) for i in range(tensor.dim()))]
-        return strided_copy(narrow).expand_as(tensor)
-    empty = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device)
-    return empty.copy_(tensor)
+    plain = tensor.is_contiguous()
+    return tensor.clone(memory_format=torch.contiguous_format) if plain else laid_out(tensor, tensor)

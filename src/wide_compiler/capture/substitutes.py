@@ -62,16 +62,10 @@ def combinations(x: Tensor, r: int = 2, with_replacement: bool = False) -> Tenso
 
 
 SUBSTITUTES: dict[Any, Callable[..., Any]] = {
-    torch.equal: equal,
-    Tensor.equal: equal,
-    torch.allclose: allclose,
-    Tensor.allclose: allclose,
-    torch.combinations: combinations,
-    torch.cov: cov,
-    Tensor.cov: cov,
-    torch.corrcoef: corrcoef,
-    Tensor.corrcoef: corrcoef,
-}
+    getattr(home, function.__name__): function
+    for function in (equal, allclose, cov, corrcoef)
+    for home in (torch, Tensor)
+} | {torch.combinations: combinations}
 
 
 def _without_dispatch(function: Any) -> Callable[..., Any]:
@@ -93,21 +87,20 @@ def average_of_all_batches(module: Any) -> Callable[[Tensor], Tensor] | None:
     Its running statistics are the mean over all batches: batch k has the weight 1 / k.
     """
     norm = torch.nn.modules.batchnorm._BatchNorm
-    if (
-        not isinstance(module, norm)
-        or type(module).forward is not norm.forward
-        or module.momentum is not None
-    ):
+    if not isinstance(module, norm) or type(module).forward is not norm.forward:
         return None
-    if not module.training or module.running_mean is None or module.num_batches_tracked is None:
+    if (
+        module.momentum is not None
+        or not module.training
+        or module.running_mean is None
+        or module.num_batches_tracked is None
+    ):
         return None
 
     def forward(x: Tensor) -> Tensor:
         module._check_input_dim(x)
         # Read at each call, because a trace replaces them by its own tensors.
-        count, mean, var = (
-            getattr(module, n) for n in ("num_batches_tracked", "running_mean", "running_var")
-        )
+        count, mean, var = module.num_batches_tracked, module.running_mean, module.running_var
         count.add_(1)
         out = F.batch_norm(x, None, None, module.weight, module.bias, True, 0.0, module.eps)
         with torch.no_grad():

@@ -159,17 +159,10 @@ def _members(cls: type) -> dict[str, Any]:
 
 def _attributes(module: nn.Module) -> dict[str, Any]:
     # Hook dicts are keyed by a counter that does not affect results.
-    return {
-        k: list(v.values()) if "_hooks" in k and isinstance(v, dict) else v for k, v in vars(module).items()
-    }
+    table = vars(module).items()
+    return {k: list(v.values()) if "_hooks" in k and isinstance(v, dict) else v for k, v in table}
 
 
 def _cells(fn: types.FunctionType) -> list[Any]:
-    return [_content(cell) for cell in fn.__closure__ or ()]
-
-
-def _content(cell: types.CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # a closure variable that was never set
-        return None
+    cells = fn.__closure__ or ()
+    return [cell.cell_contents if cell != types.CellType() else None for cell in cells]  # None: never set

@@ -44,14 +44,9 @@ def zip_variants(variants: Sequence[Captured], variant_of_lane: Sequence[int]) -
 
 class _Zipper:
     def __init__(self, variants: Sequence[Captured], variant_of_lane: Sequence[int], lane_of: Sequence[int]):
-        merged = variants[0]
-        self.variants, self.merged, self.variant_of_lane, self.lane_of = (
-            variants,
-            merged,
-            variant_of_lane,
-            lane_of,
-        )
-        self.first_compute = next(n for n in merged.graph.nodes if n.op != "placeholder")
+        self.variants, self.variant_of_lane, self.lane_of = variants, variant_of_lane, lane_of
+        self.merged = variants[0]
+        self.first_compute = next(n for n in self.merged.graph.nodes if n.op != "placeholder")
         self.index: dict[fx.Node, int] = {}
         self.count = 0
 
@@ -66,11 +61,8 @@ class _Zipper:
         self.count += 1
         if first.op == "placeholder":
             self._zip_placeholders(column)
-        spelled = (
-            [_spelled_out(node) for node in column]
-            if _differ_in_length(column)
-            else [(n.args, n.kwargs) for n in column]
-        )
+        alike = len({(len(n.args), *sorted(n.kwargs)) for n in column}) == 1
+        spelled = [(n.args, n.kwargs) if alike else _spelled_out(n) for n in column]
         arguments, keywords = spelled[0]
         first.args = tuple(self._zip([a[i] for a, _ in spelled], first) for i in range(len(arguments)))
         first.kwargs = {k: self._zip([kw[k] for _, kw in spelled], first) for k in keywords}
@@ -143,17 +135,10 @@ def _zip_outputs(merged: Captured, variants: Sequence[Captured], variant_of_lane
 def _check_calls(variants: Sequence[Captured]) -> None:
     """Check that opaque calls have the same constant arguments in all variants."""
     for calls in zip(*(captured.calls for captured in variants), strict=True):
-        if any(
-            (c.path, c.name, repr(c.statics)) != (calls[0].path, calls[0].name, repr(calls[0].statics))
-            for c in calls
-        ):
+        if len({(c.path, c.name, repr(c.statics)) for c in calls}) > 1:
             raise CaptureFailed(
                 f"{calls[0].path or calls[0].name} is called with different Python values in different lanes"
             )
-
-
-def _differ_in_length(column: Sequence[fx.Node]) -> bool:
-    return len({(len(n.args), *sorted(n.kwargs)) for n in column}) > 1
 
 
 def _spelled_out(node: fx.Node) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..capture import Captured
 from ..capture.aliases import written_roots
-from ..capture.strides import strided_copy
+from ..capture.strides import extent_of, strided_copy
 from ..errors import InputError
 from ..remote_tensors import address, memory_id
 
@@ -111,8 +111,7 @@ def _bytes(tensor: Tensor) -> tuple[int, int]:
     start = tensor.data_ptr()
     if not tensor.numel():
         return start, start
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return start, start + (last + 1) * tensor.element_size()
+    return start, start + extent_of(tensor) * tensor.element_size()
 
 
 def own_copies(

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ..capture.aliases import is_written
 from .classify import op_name
 from .fallbacks import vmap_over_lanes
 
@@ -18,7 +19,7 @@ def functional_of(op: Any) -> Any | None:
     """Return the functional form of an op that writes and returns its first argument: `aten.abs.default` for
     `aten.abs_.default`. None if there is none."""
     returns, arguments = op._schema.returns, op._schema.arguments
-    writes = [a for a in arguments if a.alias_info is not None and a.alias_info.is_write]
+    writes = [a for a in arguments if is_written(a)]
     if len(returns) != 1 or writes != arguments[:1] or not op_name(op).endswith("_"):
         return None
     return _overload(op, op_name(op)[:-1])
