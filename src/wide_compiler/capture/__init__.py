@@ -1,4 +1,5 @@
 """Capture N models as one graph and N states; raises for the first difference in architecture."""
+# ruff: noqa: F401  (what other folders import from here)
 
 import warnings
 
@@ -16,29 +17,3 @@ from .zipping import module_path, zip_variants
 
 # A warning of torch.export about recurrent layers, whose weight lists are updated with their parameters.
 warnings.filterwarnings("ignore", r"The tensor attributes? self\.member\.", UserWarning)
-
-__all__ = [
-    "CAPTURE",
-    "OPAQUE",
-    "CaptureFailed",
-    "Captured",
-    "HasEffects",
-    "Observation",
-    "OpaqueCall",
-    "Slot",
-    "canonical_names",
-    "check_models",
-    "clone_member",
-    "clone_members",
-    "copy_of",
-    "derive_capture",
-    "export_member",
-    "group_by_variant",
-    "make_skeleton",
-    "materialize",
-    "module_path",
-    "observe_member",
-    "slots",
-    "structure",
-    "zip_variants",
-]

@@ -76,15 +76,9 @@ def names_of(code: CodeType) -> Names:
     dynamic = matches or bool(_DYNAMIC & read) or any(names.dynamic for names in inner)
     anything = bool(_DYNAMIC_STORES & read) or any(names.stores is None for names in inner)
     optional = (strings if dynamic else set()) | (attributes if _CATCHES_ABSENCE & found_globals else set())
-    return Names(
-        frozenset(found_globals),
-        frozenset(attributes),
-        dynamic,
-        None if anything else frozenset(stores),
-        frozenset(optional),
-        frozenset(imports),
-        frozenset(strings),
-    )
+    read_names = frozenset(found_globals), frozenset(attributes)
+    others = frozenset(optional), frozenset(imports), frozenset(strings)
+    return Names(*read_names, dynamic, None if anything else frozenset(stores), *others)
 
 
 def _names_in(constant: object) -> list[str]:

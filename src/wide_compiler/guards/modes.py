@@ -82,18 +82,12 @@ def precision(kinds: tuple[str, ...] = ("cuda", "mkldnn")) -> tuple[Any, ...]:
 
 def launch_settings() -> tuple[Any, ...]:
     """Return the settings that kernels read at launch and that a recorded CUDA graph keeps."""
-    precisions: tuple[Any, ...]
     try:
-        precisions = torch._C._get_float32_matmul_precision(), torch._C._get_cudnn_allow_tf32()
+        precisions: Any = _matmul_precision(), _convolution_tf32()
     except RuntimeError:  # PyTorch refuses to read the old flags when they disagree with the new ones
         precisions = precision(("cuda",))
-    return (
-        precisions,
-        torch._C._get_cudnn_benchmark(),
-        torch._C._get_deterministic_algorithms(),
-        torch.is_inference_mode_enabled(),
-        torch._C._cuda_getDevice(),
-    )
+    inference = torch.is_inference_mode_enabled()
+    return precisions, _cudnn_benchmark(), _deterministic(), inference, _device()
 
 
 def launch_state() -> tuple[Any, ...]:
@@ -103,32 +97,15 @@ def launch_state() -> tuple[Any, ...]:
     speed.
     """
     try:
-        return (
-            _matmul_precision(),
-            _convolution_tf32(),
-            _cudnn_benchmark(),
-            _deterministic(),
-            _grad_enabled(),
-            _capturing(),
-            _stream(_device()),
-            _autocast() and autocast_state(),
-            _transform(),
-            forward_ad._current_level,
-            _dispatch_modes(),
-            _function_modes() and function_modes(),
-            _trace(),
-        )
-    except RuntimeError:
-        settled = launch_settings(), _grad_enabled(), _capturing(), current_stream()
-        return (
-            *settled,
-            autocast_state(),
-            _transform(),
-            forward_ad._current_level,
-            _dispatch_modes(),
-            function_modes(),
-            _trace(),
-        )
+        precisions: Any = _matmul_precision(), _convolution_tf32()
+    except RuntimeError:  # as in `launch_settings`
+        precisions = precision(("cuda",))
+    return (
+        *(precisions, _cudnn_benchmark(), _deterministic(), _grad_enabled()),
+        *(_capturing(), _stream(_device()), _autocast() and autocast_state()),
+        *(_transform(), forward_ad._current_level, _dispatch_modes()),
+        *(_function_modes() and function_modes(), _trace()),
+    )
 
 
 # Looked up once, because attribute lookup is part of every call.

@@ -106,12 +106,10 @@ def _looks(tensors: list[Tensor]) -> tuple[list[int], list[bool]]:
 def _kinds(tensors: list[Any]) -> list[Any]:
     """Return dtype, shape, device and `requires_grad` of each tensor, and which are the same object."""
     first: dict[int, int] = {}
-    return [
-        None
-        if tensor is None or torch.nn.parameter.is_lazy(tensor)
-        else (
-            *(tensor.dtype, tensor.shape, tensor.device, tensor.requires_grad),
-            first.setdefault(id(tensor), i),
-        )
-        for i, tensor in enumerate(tensors)
-    ]
+
+    def kind(i: int, t: Any) -> Any:
+        if t is None or torch.nn.parameter.is_lazy(t):
+            return None
+        return t.dtype, t.shape, t.device, t.requires_grad, first.setdefault(id(t), i)
+
+    return [kind(i, tensor) for i, tensor in enumerate(tensors)]

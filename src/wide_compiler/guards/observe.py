@@ -45,6 +45,7 @@ from .reads import (
     Flag,
     HeldTensor,
     Keys,
+    Read,
     SequenceItems,
     Set,
     State,
@@ -90,6 +91,15 @@ _KEYED = {
 _TENSOR_NAMES = frozenset(dir(Tensor))
 # Caches that `functools.singledispatch` keeps in closure cells.
 _MEMO = {"dispatch_cache", "cache_token", "_clear_cache"}
+
+
+def _noting(kind: type[Read]) -> Callable[..., None]:
+    """Return a visitor that records the content of an object as one read."""
+
+    def visit(self: "Observer", value: Any, code: types.CodeType, path: str) -> None:
+        self.reads.note(kind, value, path=path)
+
+    return visit
 
 
 def _is_import(frame: types.FrameType) -> bool:
@@ -162,7 +172,7 @@ class Observer:
         self._paused: types.FrameType | None = None  # nothing is recorded until this frame returns
         for call in calls:
             self._keep(call)
-            self._visit_function(call, getattr(call, "__qualname__", type(call).__name__))
+            self._visit(call, _NO_CODE, getattr(call, "__qualname__", type(call).__name__))
         for root in roots:
             for path, module in root.named_modules():
                 self._keep(module)
@@ -174,7 +184,7 @@ class Observer:
                     )
                 for table in (module._forward_hooks, module._forward_pre_hooks):
                     for hook in table.values():
-                        self._visit_function(hook, f"a hook of {path or type(module).__name__}")
+                        self._visit(hook, _NO_CODE, f"a hook of {path or type(module).__name__}")
 
     def run(self, call: Callable[[], Any], put_back: bool = True) -> Any:
         """Return the result of `call`.
@@ -288,11 +298,9 @@ class Observer:
         elif function is torch.is_grad_enabled:
             self.asks_grad_mode |= owner == "user"
         elif owner == "user" and isinstance(getattr(function, "__self__", None), torch.Generator):
-            if function.__self__ in _default_generators():
-                name = function.__name__
-                self.effects.append(
-                    f"its forward calls {name} of PyTorch's generator, which a graph would lose"
-                )
+            if function.__self__ in (torch.default_generator, *torch.cuda.default_generators):
+                what = f"{function.__name__} of PyTorch's generator"
+                self.effects.append(f"its forward calls {what}, which a graph would lose")
         elif function is torch.is_inference_mode_enabled and owner == "user":
             self.effects.append("its forward reads the inference mode, which is off during a capture")
         elif (
@@ -544,11 +552,9 @@ class Observer:
         elif function is decimal.getcontext:
             self._note_decimals()
 
-    def _visit_moving(self, value: Any, code: types.CodeType, path: str) -> None:
-        self.reads.note(State, value, path=path)
-
-    def _visit_function(self, function: Any, path: str) -> None:
-        self._visit(function, _NO_CODE, path)
+    _visit_moving = _noting(State)
+    _visit_array = _noting(Array)
+    _visit_bytes = _noting(Bytes)
 
     def _visit_plain_function(self, function: types.FunctionType, code: types.CodeType, path: str) -> None:
         known = self._functions_of[function.__code__]
@@ -620,12 +626,6 @@ class Observer:
                 self.reads.note(Attribute, tensor, name, path=f"{path}.{name}")
                 self._keep_visit(getattr(tensor, name), code, f"{path}.{name}")
 
-    def _visit_array(self, array: Any, code: types.CodeType, path: str) -> None:
-        self.reads.note(Array, array, path=path)
-
-    def _visit_bytes(self, memory: Any, code: types.CodeType, path: str) -> None:
-        self.reads.note(Bytes, memory, path=path)
-
     def _visit_items(self, items: Any, code: types.CodeType, path: str) -> None:
         if not isinstance(items, tuple):
             self.reads.note(SequenceItems, items, path=path)
@@ -682,20 +682,13 @@ _VISITORS: dict[type, Any] = {
     logging.Logger: Observer._visit_logger,
     decimal.Decimal: Observer._visit_decimal,
     functools._lru_cache_wrapper: Observer._visit_remembered,
-    list: Observer._visit_items,
-    tuple: Observer._visit_items,
-    collections.deque: Observer._visit_items,
+    **dict.fromkeys((list, tuple, collections.deque), Observer._visit_items),
     dict: Observer._visit_table,
-    set: Observer._visit_set,
-    frozenset: Observer._visit_set,
+    **dict.fromkeys((set, frozenset), Observer._visit_set),
     types.FunctionType: Observer._visit_plain_function,
-    types.MethodType: Observer._visit_parts,
-    functools.partial: Observer._visit_parts,
+    **dict.fromkeys((types.MethodType, functools.partial), Observer._visit_parts),
     **dict.fromkeys((weakref.ref, *weakref.ProxyTypes), Observer._visit_parts),
-    property: Observer._visit_parts,
-    staticmethod: Observer._visit_parts,
-    classmethod: Observer._visit_parts,
-    functools.cached_property: Observer._visit_parts,
+    **dict.fromkeys((property, staticmethod, classmethod, functools.cached_property), Observer._visit_parts),
     types.ModuleType: Observer._visit_python_module,
     contextvars.ContextVar: Observer._visit_variable,
     type: Observer._visit_type,
@@ -725,19 +718,13 @@ def _opened(value: Any) -> list[Any]:
         return [value.func, *value.args, *value.keywords.values()]
     if isinstance(value, property):
         return [f for f in (value.fget, value.fset) if f is not None]
-    if isinstance(value, (staticmethod, classmethod)):
-        return [value.__func__]
-    if isinstance(value, functools.cached_property):
-        return [value.func]
+    if isinstance(value, (staticmethod, classmethod, functools.cached_property)):
+        return [value.func if isinstance(value, functools.cached_property) else value.__func__]
     if isinstance(value, weakref.ref):
         return [value()]
     if type(value) in weakref.ProxyTypes:
         return [value.__repr__.__self__]
     return [value]
-
-
-def _default_generators() -> tuple[Any, ...]:
-    return (torch.default_generator, *torch.cuda.default_generators)
 
 
 def _stored(value: Any, name: str) -> Any:

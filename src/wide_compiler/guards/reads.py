@@ -307,9 +307,6 @@ class Bytes(Read):
     def now(self) -> Any:
         return bytes(self.holder)
 
-    def same(self, now: Any) -> bool:
-        return bool(now == self.value)
-
     def put_back(self) -> None:
         memoryview(self.holder).cast("B")[:] = self.value
 
@@ -353,9 +350,6 @@ class HeldTensor(Read):
         place = t.data_ptr() if t.layout == torch.strided and t.device.type != "meta" else 0
         version = version_of(t)
         return place, version, t.shape, t.dtype, t.device, t.requires_grad
-
-    def same(self, now: Any) -> bool:
-        return now == self.value
 
     def put_back(self) -> None:
         if self.copy is not None and self.copy.shape == self.holder.shape:

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import ArgumentError
@@ -22,6 +23,16 @@ MULTIPROCESSORS = 132  # of an H100 or H200
 TRIED = 4  # number of block sizes compiled and timed per kernel and shape
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 HALVES = {torch.bfloat16: "bf16", torch.float16: "fp16"}  # names used by the kernels' PRECISION
+# Activations that kernels can apply to their result.
+ACTIVATIONS = {
+    "none": lambda x: x,
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "silu": F.silu,
+}
 
 
 def interpreting() -> bool:

@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-import torch
-import torch.nn.functional as F
 import triton
 import triton.language as tl
 
-ACTIVATIONS = {
-    "none": lambda x: x,
-    "relu": F.relu,
-    "gelu": F.gelu,
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "tanh": torch.tanh,
-    "sigmoid": torch.sigmoid,
-    "silu": F.silu,
-}
+from ._triton import ACTIVATIONS as ACTIVATIONS
 
 
 @triton.jit

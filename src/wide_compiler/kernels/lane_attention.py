@@ -21,18 +21,10 @@ from .operands import rounded
 
 MAX_WIDTH = 128
 
-# (BL, BS, warps, stages): BL queries per program, BS keys at a time; the autotuner times those kept by
-# `_prune`. BS stays below 64: with heads of width 32, triton 3.6 writes beyond its shared memory on Hopper.
-BLOCKS = (
-    (128, 32, 8, 2),
-    (64, 32, 4, 2),
-    (32, 32, 2, 2),
-    (16, 32, 1, 2),
-)
-CONFIGS = [
-    triton.Config({"BL": bl, "BS": bs}, num_warps=warps, num_stages=stages)
-    for bl, bs, warps, stages in BLOCKS
-]
+# (BL, BS, warps): BL queries per program, BS keys at a time; the autotuner times those kept by `_prune`. BS
+# stays below 64: with heads of width 32, triton 3.6 writes beyond its shared memory on Hopper.
+BLOCKS = ((128, 32, 8), (64, 32, 4), (32, 32, 2), (16, 32, 1))
+CONFIGS = [triton.Config({"BL": bl, "BS": bs}, num_warps=warps, num_stages=2) for bl, bs, warps in BLOCKS]
 if interpreting():
     CONFIGS = [triton.Config({"BL": 16, "BS": 16})]  # one config: there is no GPU to time them on
 

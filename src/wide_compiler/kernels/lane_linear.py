@@ -67,19 +67,13 @@ def lane_linear(
 
     Args:
         x: `[N, *, I]`; `*` may be empty.
-        weight: `[N, O, I]`.
-        bias: `[N, O]` or None.
+        weight, bias: `[N, O, I]`, and `[N, O]` or None.
         activation: one of `ACTIVATIONS`.
         compute: dtype of the product and of the result, by default x's; the operands are rounded to it inside
             the kernel.
-
-    Returns:
-        `[N, *, O]`.
     """
     if activation not in ACTIVATIONS:
-        raise ArgumentError(
-            f"lane_linear: unknown activation {activation!r}; choose one of {list(ACTIVATIONS)}"
-        )
+        raise ArgumentError(f"lane_linear: unknown activation {activation!r}; choose one of {[*ACTIVATIONS]}")
     given = (x, weight) if bias is None else (x, weight, bias)
     grad = torch.is_grad_enabled() and any(t.requires_grad for t in given)
     fused = activation if activation in ("none", "relu") or not grad else "none"

@@ -142,18 +142,14 @@ def matmul(
     compute: torch.dtype | None = None,
     out: torch.dtype | None = None,
 ) -> Tensor:
-    """Compute `act(a[n] @ b[n] + bias[n])` for every lane n, without autograd.
+    """Compute `act(a[n] @ b[n] + bias[n])` for every lane n, without autograd: `[N, M, O]`, contiguous.
 
     Args:
-        a: `[N, M, K]`, any strides.
-        b: `[N, K, O]`, any strides.
+        a, b: `[N, M, K]` and `[N, K, O]`, any strides.
         bias: `[N, O]` or None.
         activation: one of `ACTIVATIONS`.
         compute: dtype that a and b are rounded to, by default a's; the accumulator is float32.
         out: dtype of the result, by default `compute`.
-
-    Returns:
-        `[N, M, O]`, contiguous.
     """
     (N, M, K), O = a.shape, b.shape[2]
     compute = compute or a.dtype

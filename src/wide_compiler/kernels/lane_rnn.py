@@ -151,13 +151,9 @@ def _save(*tensors: Tensor | None) -> bool:
 def lane_lstm(gates_x: Tensor, w_hh: Tensor, h0: Tensor, c0: Tensor) -> tuple[Tensor, Tensor]:
     """Run one LSTM layer of every lane, in one direction.
 
-    Args:
-        gates_x: `[N, T, B, 4H]`: x @ w_ih^T + b_ih + b_hh of all steps; gates i, f, g, o as in torch.
-        w_hh: `[N, 4H, H]`.
-        h0, c0: `[N, B, H]`.
-
-    Returns:
-        The output `[N, T, B, H]` (its last step is the last h) and the last c `[N, B, H]`.
+    `gates_x` is x @ w_ih^T + b_ih + b_hh of all steps, `[N, T, B, 4H]`, gates i, f, g, o as in torch; w_hh is
+    `[N, 4H, H]`, h0 and c0 are `[N, B, H]`. Returns the output `[N, T, B, H]` (its last step is the last h)
+    and the last c.
     """
     y, c_last, _ = _lane_lstm(_rows(gates_x), w_hh, h0, c0, _save(gates_x, w_hh, h0, c0))
     return y, c_last
@@ -166,13 +162,8 @@ def lane_lstm(gates_x: Tensor, w_hh: Tensor, h0: Tensor, c0: Tensor) -> tuple[Te
 def lane_gru(gates_x: Tensor, w_hh: Tensor, b_hh: Tensor | None, h0: Tensor) -> Tensor:
     """Run one GRU layer of every lane, in one direction.
 
-    Args:
-        gates_x: `[N, T, B, 3H]`: x @ w_ih^T + b_ih of all steps; gates r, z, n as in torch.
-        w_hh: `[N, 3H, H]`.
-        b_hh: `[N, 3H]` or None.
-        h0: `[N, B, H]`.
-
-    Returns:
-        The output `[N, T, B, H]`; its last step is the last h.
+    `gates_x` is x @ w_ih^T + b_ih of all steps, `[N, T, B, 3H]`, gates r, z, n as in torch; w_hh is
+    `[N, 3H, H]`, b_hh `[N, 3H]` or None, h0 `[N, B, H]`. Returns the output `[N, T, B, H]`; its last step is
+    the last h.
     """
     return _lane_gru(_rows(gates_x), w_hh, b_hh, h0, _save(gates_x, w_hh, b_hh, h0))[0]

@@ -175,15 +175,8 @@ def streamed_conv(
 ) -> Tensor:
     """Convolution in 1, 2 or 3 dimensions, one call per lane, lanes distributed over CUDA streams.
 
-    Args:
-        x: `[N, B, C, *spatial]`.
-        weight: `[N, O, C/groups, *kernel]`.
-        bias: `[N, O]` or None.
-        stride, padding, dilation: of the member, as in `F.conv2d`.
-        groups: number of groups of one member.
-
-    Returns:
-        `[N, B, O, *spatial]`, contiguous.
+    From x `[N, B, C, *spatial]`, weight `[N, O, C/groups, *kernel]` and bias `[N, O]`, with the member's
+    settings; returns `[N, B, O, *spatial]`, contiguous.
     """
     rank = weight.dim() - 3
     stride, dilation = per_axis(stride, rank), per_axis(dilation, rank)

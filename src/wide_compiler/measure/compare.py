@@ -148,12 +148,13 @@ def model_difference(
 
 def distances(one: Sequence[Tensor | None], other: Sequence[Tensor | None]) -> list[float]:
     """Return the root mean square difference of each pair of tensors; 0 if they are not comparable."""
-    return [
-        mean_size(_dense(a) - _dense(b))
-        if a is not None and b is not None and a.shape == b.shape and a.dtype != torch.bool
-        else 0.0
-        for a, b in zip(one, other, strict=True)
-    ]
+
+    def distance(a: Tensor | None, b: Tensor | None) -> float:
+        if a is None or b is None or a.shape != b.shape or a.dtype == torch.bool:
+            return 0.0
+        return mean_size(_dense(a) - _dense(b))
+
+    return [*map(distance, one, other)]
 
 
 def mean_size(tensor: Tensor) -> float:

@@ -172,11 +172,11 @@ class LaneStore(Children, nn.Module):
     def _materialize(self, lane: int, state: Callable[[int, str], Tensor]) -> nn.Module:
         skeleton = self.skeletons.lane(lane)
         own = {path: tensor for path, tensor in _constants(skeleton).items() if tensor.device.type != "meta"}
-        return materialize(
-            skeleton,
-            lambda path: (own[path] if path in own else state(lane, path)).clone(),
-            self.skeletons.shared,
-        )
+
+        def tensor_of(path: str) -> Tensor:
+            return (own[path] if path in own else state(lane, path)).clone()
+
+        return materialize(skeleton, tensor_of, self.skeletons.shared)
 
     def _with_flags(self, member: nn.Module) -> nn.Module:
         for path, training in self.own_training():

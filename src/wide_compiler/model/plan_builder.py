@@ -61,13 +61,7 @@ class PlanBuilder:
     """Builds plans for one lane graph and number of lanes, with or without gradients."""
 
     def __init__(
-        self,
-        captured: Captured,
-        graph: LaneGraph,
-        n: int,
-        config: WideConfig,
-        cuda: bool,
-        gradients: bool,
+        self, captured: Captured, graph: LaneGraph, n: int, config: WideConfig, cuda: bool, gradients: bool
     ):
         self.captured, self.graph, self.n = captured, graph, n
         self.config, self.cuda, self.gradients = config, cuda, gradients
@@ -116,12 +110,8 @@ class PlanBuilder:
             own = {"reduce-overhead": "default", "max-autotune": "max-autotune-no-cudagraphs"}
             mode = own.get(mode, mode)
         # Every shape has its own program, so no dimension needs to be dynamic.
-        return torch.compile(
-            with_autocast_regions(module),
-            mode=None if mode == "default" else mode,
-            backend=self.config.backend,
-            dynamic=False,
-        )
+        own_mode, backend = None if mode == "default" else mode, self.config.backend
+        return torch.compile(with_autocast_regions(module), mode=own_mode, backend=backend, dynamic=False)
 
 
 def channels_last(weight: Tensor) -> Tensor:

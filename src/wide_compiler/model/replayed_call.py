@@ -86,13 +86,9 @@ class ReplayedCall:
 
 def hook_tables(model: nn.Module) -> tuple[Any, ...]:
     """Return the hook dictionaries of this module, and the global ones."""
-    return (
-        model._forward_hooks,
-        model._forward_pre_hooks,
-        model._backward_hooks,
-        model._backward_pre_hooks,
-        module_hooks._global_forward_hooks,
-        module_hooks._global_forward_pre_hooks,
-        module_hooks._global_backward_hooks,
-        module_hooks._global_backward_pre_hooks,
-    )
+    own = (model._forward_hooks, model._forward_pre_hooks, model._backward_hooks, model._backward_pre_hooks)
+    return own + _GLOBAL_HOOKS
+
+
+_KINDS = ("forward", "forward_pre", "backward", "backward_pre")
+_GLOBAL_HOOKS = tuple(getattr(module_hooks, f"_global_{kind}_hooks") for kind in _KINDS)

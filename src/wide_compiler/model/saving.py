@@ -28,11 +28,8 @@ def save(model: Any, path: Any, lane: int | None) -> None:
     target = Path(path)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
-        save_file(
-            unique,
-            temporary,
-            metadata={"format": "wide_compiler", "lanes": str(model.n if lane is None else 1)},
-        )
+        lanes = str(model.n if lane is None else 1)
+        save_file(unique, temporary, metadata={"format": "wide_compiler", "lanes": lanes})
         os.replace(temporary, target)  # atomic: a reader never sees a partial file
     finally:
         temporary.unlink(missing_ok=True)

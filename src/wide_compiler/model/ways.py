@@ -114,10 +114,10 @@ class MemberLoop:
 
     name = "loop"
 
-    def __init__(self, captured: Captured, graph: LaneGraph, n: int, runner: Runner | None = None):
+    def __init__(self, captured: Captured, graph: LaneGraph, n: int):
         self.n = n
         self.module = fx.GraphModule(dict(captured.constants), _with_constants(captured))
-        self.runner = runner or self.module.forward
+        self.runner: Runner = self.module.forward
         position = {feed: i for i, feed in enumerate(graph.feeds)}
         self.columns: list[tuple[int | None, Any, bool, bool]] = []  # position, values, has lanes, written
         for node in captured.graph.find_nodes(op="placeholder"):

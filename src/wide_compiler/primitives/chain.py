@@ -10,30 +10,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, fx
 
 from .. import kernels
+from ..kernels._triton import ACTIVATIONS
 from ._lanes import autocast_dtype
 from .linear import tensor_core_fits, wide_linear
 
 aten = torch.ops.aten
 
-_FUNCTIONS = {
-    "none": lambda x: x,
-    "relu": torch.relu,
-    "gelu": F.gelu,
-    "tanh": torch.tanh,
-    "sigmoid": torch.sigmoid,
-    "silu": F.silu,
-}
-_ACTIVATIONS = {
-    aten.relu.default: "relu",
-    aten.gelu.default: "gelu",
-    aten.tanh.default: "tanh",
-    aten.sigmoid.default: "sigmoid",
-    aten.silu.default: "silu",
-}
+_ACTIVATIONS = {getattr(aten, name).default: name for name in ("relu", "gelu", "tanh", "sigmoid", "silu")}
 
 
 def wide_chain(
@@ -57,25 +43,27 @@ def wide_chain(
         if fits(x, weights, compute):
             return lane_chain(x, list(weights), list(biases), list(activations), compute)
     for weight, bias, activation in zip(weights, biases, activations, strict=True):
-        x = _FUNCTIONS[activation](wide_linear(x, weight, bias))
+        x = ACTIVATIONS[activation](wide_linear(x, weight, bias))
     return x
 
 
 def wide_linear_activation(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
     """Run `wide_linear` on tensor cores with the activation (as in `wide_chain`) inside the kernel."""
     if not tensor_core_fits(x):
-        return _FUNCTIONS[activation](wide_linear(x, weight, bias, "tensor_core"))
+        return ACTIVATIONS[activation](wide_linear(x, weight, bias, "tensor_core"))
     from ..kernels.lane_linear import lane_linear
 
     return lane_linear(x, weight, bias, activation, autocast_dtype(x))
 
 
+def only_user(node: fx.Node) -> fx.Node | None:
+    return next(iter(node.users)) if len(node.users) == 1 else None
+
+
 def _activation_of(node: fx.Node) -> fx.Node | None:
     """Return the activation that is the only user of `node`, or None."""
-    users = list(node.users)
-    if len(users) == 1 and users[0].target in _ACTIVATIONS and not users[0].kwargs:
-        return users[0]
-    return None
+    user = only_user(node)
+    return user if user is not None and user.target in _ACTIVATIONS and not user.kwargs else None
 
 
 def fuse(graph: fx.Graph, nodes: Sequence[fx.Node], function: Any, args: tuple[Any, ...]) -> None:
@@ -106,10 +94,10 @@ def _links(node: fx.Node) -> list[tuple[fx.Node, str, fx.Node]]:
         end = _activation_of(node) or node
         activation = _ACTIVATIONS[end.target] if end is not node else "none"  # type: ignore[index]
         layers.append((node, activation, end))
-        users = list(end.users)
-        if len(users) != 1 or users[0].target is not wide_linear or users[0].args[0] is not end:
+        user = only_user(end)
+        if user is None or user.target is not wide_linear or user.args[0] is not end:
             return layers
-        node = users[0]
+        node = user
 
 
 def find_chains(graph: fx.Graph) -> list[list[tuple[fx.Node, str, fx.Node]]]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, fx
 
 from ._lanes import autocast_dtype, cast
-from .chain import fuse
+from .chain import fuse, only_user
 from .channel_norms import wide_batch_norm
 from .conv import implicit_gemm_fits, wide_conv
 
@@ -45,10 +45,6 @@ def wide_conv_norm(
     return lane_conv2d(x, weight, bias, stride, padding, dilation, **after)
 
 
-def _only_user(node: fx.Node) -> fx.Node | None:
-    return next(iter(node.users)) if len(node.users) == 1 else None
-
-
 def _is_frozen_norm(node: fx.Node, x: fx.Node) -> bool:
     if node.target is not wide_batch_norm or node.args[0] is not x:
         return False
@@ -72,16 +68,16 @@ def fuse_conv_norms(graph: fx.Graph) -> None:
     """Fuse batch norm, sum and ReLU into the "implicit_gemm" convolution of which they are the only users."""
     for conv in [node for node in graph.nodes if _fits(node)]:
         nodes, norm, residual = [conv], None, None
-        user = _only_user(conv)
+        user = only_user(conv)
         if user is not None and _is_frozen_norm(user, conv):
             norm = (*user.args[1:5], user.args[7])
             nodes.append(user)
-            user = _only_user(user)
+            user = only_user(user)
         # The other operand of the sum is the residual; both must have the shape of the result.
         if user is not None and _is_plain_sum(user) and _same_shape(user, nodes[-1]):
             residual = user.args[1] if user.args[0] is nodes[-1] else user.args[0]
             nodes.append(user)
-            user = _only_user(user)
+            user = only_user(user)
         relu = user is not None and user.target is aten.relu.default
         if user is not None and relu:
             nodes.append(user)

@@ -31,18 +31,10 @@ def _over_members(function: Callable[..., Tensor]) -> Callable[..., Any]:
     return reduced
 
 
-_REDUCTIONS: dict[str, Callable[..., Any]] = {
-    "sum.default": torch.sum,
-    "mean.default": torch.mean,
-    "prod.default": torch.prod,
-    "max.default": torch.amax,
-    "min.default": torch.amin,
-    "all.default": torch.all,
-    "any.default": torch.any,
-}
-for _name, _function in _REDUCTIONS.items():
-    for _op in ops(_name):
-        rule(_op)(_whole(_over_members(_function)))
+for _name in ("sum", "mean", "prod", "all", "any"):
+    rule(*ops(f"{_name}.default"))(_whole(_over_members(getattr(torch, _name))))
+for _name in ("max", "min"):
+    rule(*ops(f"{_name}.default"))(_whole(_over_members(getattr(torch, f"a{_name}"))))
 
 
 def _spread_rule(function: Callable[..., Tensor]) -> Callable[..., Val]:

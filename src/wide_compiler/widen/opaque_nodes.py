@@ -68,11 +68,8 @@ MEMBERS = "<members>"  # the states' key for the N members' skeletons
 def _state_names(member: nn.Module, path: str) -> dict[str, str]:
     """Tensor path inside the submodule -> its canonical path in the member."""
     names = canonical_names(member)
-    return {
-        slot.path: names[f"{path}.{slot.path}"]
-        for slot in slots(member.get_submodule(path))
-        if slot.kind != "constant"
-    }
+    inner = [slot.path for slot in slots(member.get_submodule(path)) if slot.kind != "constant"]
+    return {own: names[f"{path}.{own}"] for own in inner}
 
 
 def _registered(call: OpaqueCall, layout: str) -> Callable[..., Any]:
