@@ -138,11 +138,8 @@ def export_member(
     """Capture `member` at the given input leaves; modules in `kept` (path -> why) become one node each.
 
     A submodule that cannot be traced is added to `kept` and the capture is repeated. Raises `CaptureFailed`
-    if the member's own forward cannot be traced.
-
-    Args:
-        dynamic: `dynamic[i]` are the dims of tensor i that are dynamic where the model allows it.
-        observation: from a run of the member at these inputs.
+    if the member's own forward cannot be traced. `dynamic[i]` are the dims of tensor i that are dynamic where
+    the model allows it; `observation` is from a run of the member at these inputs.
     """
     observation.check()
     with CAPTURE:

@@ -71,11 +71,9 @@ def observe_member(
 ) -> Observation:
     """Run a copy of `member` on copies of the arguments. Errors of the member are raised.
 
-    Python state that the forward changes, and the random state, are restored.
-
-    Args:
-        shared: objects that the member shares with others, which are not copied.
-        tensor_of: returns the tensor of a path, if the member is a skeleton.
+    Python state that the forward changes, and the random state, are restored. Objects in `shared`, which the
+    member shares with others, are not copied. `tensor_of` returns the tensor of a path, if the member is a
+    skeleton.
     """
     for _ in range(_IMPORTING_RUNS):
         observation, imported = _observe(member, args, kwargs, grad, shared, tensor_of)

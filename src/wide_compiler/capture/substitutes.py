@@ -100,7 +100,8 @@ def average_of_all_batches(module: Any) -> Callable[[Tensor], Tensor] | None:
     def forward(x: Tensor) -> Tensor:
         module._check_input_dim(x)
         # Read at each call, because a trace replaces them by its own tensors.
-        count, mean, var = module.num_batches_tracked, module.running_mean, module.running_var
+        buffers: Any = module._buffers
+        count, mean, var = (buffers[n] for n in ("num_batches_tracked", "running_mean", "running_var"))
         count.add_(1)
         out = F.batch_norm(x, None, None, module.weight, module.bias, True, 0.0, module.eps)
         with torch.no_grad():

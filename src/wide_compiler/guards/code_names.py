@@ -22,8 +22,6 @@ class Names:
     """The names that a code object reads and stores.
 
     Attributes:
-        globals: names of globals that are read or stored.
-        attributes: names of attributes that are read.
         dynamic: True if attributes may be read by names that are not in the bytecode (`getattr`, `case
             Point(x)`, ...).
         stores: names that are assigned or deleted; None if any name may be (`setattr`, ...).
@@ -76,9 +74,9 @@ def names_of(code: CodeType) -> Names:
     dynamic = matches or bool(_DYNAMIC & read) or any(names.dynamic for names in inner)
     anything = bool(_DYNAMIC_STORES & read) or any(names.stores is None for names in inner)
     optional = (strings if dynamic else set()) | (attributes if _CATCHES_ABSENCE & found_globals else set())
-    read_names = frozenset(found_globals), frozenset(attributes)
-    others = frozenset(optional), frozenset(imports), frozenset(strings)
-    return Names(*read_names, dynamic, None if anything else frozenset(stores), *others)
+    written = None if anything else frozenset(stores)
+    others: Any = frozenset(optional), frozenset(imports), frozenset(strings)
+    return Names(frozenset(found_globals), frozenset(attributes), dynamic, written, *others)
 
 
 def _names_in(constant: object) -> list[str]:

@@ -48,13 +48,10 @@ class Snapshot:
         return other
 
     def moved(self, originals: Mapping[int, Any]) -> "Snapshot":
-        """Return a snapshot of the same reads from other objects.
+        """Return a snapshot of the same reads from other objects, by the id of the object that was read.
 
-        Args:
-            originals: the object to read from instead, by the id of the object that was read. Reads from
-                objects that are not in it are dropped.
-
-        Reads of tensor values are dropped as well: the code that runs a module tracks its tensors.
+        Reads from objects that are not in `originals` are dropped, and reads of tensor values, because the
+        code that runs a module tracks its tensors.
         """
         other = Snapshot()
         for read in self.reads.values():

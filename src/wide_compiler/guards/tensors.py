@@ -20,11 +20,7 @@ class TensorGuard:
     """Compares tensors with earlier ones: type, shape, strides, dtype, device, address and dispatch keys.
 
     Dispatch keys include `requires_grad`, autocast, vmap and inference mode. The check is torch.compile's
-    own.
-
-    Args:
-        tensors: the tensors to compare with.
-        anywhere: for this many tensors, from the first on, the address is not compared.
+    own. Of the first `anywhere` tensors the address is not compared.
 
     >>> x = torch.ones(2, 3)
     >>> guard = TensorGuard([x])

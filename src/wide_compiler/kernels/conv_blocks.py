@@ -28,11 +28,8 @@ def pixel_blocks(
 ) -> list[triton.Config]:
     """Return the likeliest configs of a product [pixels, outputs] summed over channels and taps.
 
-    Drops blocks much larger than the product and small blocks of a large one.
-
-    Args:
-        outputs, summed: number of output channels, and of channels summed over.
-        stride: of the summed channels in memory; blocks of two warps are kept only if it is not 1.
+    Drops blocks much larger than the product and small blocks of a large one; blocks of two warps are kept
+    only if `stride`, of the summed channels in memory, is not 1.
     """
     rows, columns = max(named["M_KEY"], 32), max(next_pow2(outputs), 16)
     kept = []

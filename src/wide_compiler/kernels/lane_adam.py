@@ -129,12 +129,8 @@ def adam_(
 ) -> None:
     """Take one Adam step in place; `numbers.step` must already count it.
 
-    Args:
-        params, grads, averages, squares, largest: tensors of equal layout per parameter, dense, lane axis
-            first if a hyper-parameter is per lane; `largest` is empty without amsgrad.
-        numbers: step count and hyper-parameters.
-        decoupled: use the decoupled weight decay of AdamW.
-        maximize: ascend instead of descend.
+    The tensors of each parameter have equal layout, dense, lane axis first if a hyper-parameter is per lane;
+    `largest` is empty without amsgrad. `decoupled` is the weight decay of AdamW.
     """
     decays = isinstance(numbers.weight_decay, Tensor) or numbers.weight_decay != 0
     in_memory = [x if isinstance(x, Tensor) else _in_memory(float(x), params[0].device) for x in numbers]

@@ -202,19 +202,10 @@ def fits(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, dropo
 def lane_attention(
     q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False, scale: float | None = None
 ) -> Tensor:
-    """Run `F.scaled_dot_product_attention` as one kernel; check `fits` first.
+    """Run `F.scaled_dot_product_attention` on `[Z, H, L, E]`, any strides, as one kernel; check `fits` first.
 
     The kernel has no backward. If a gradient is needed, torch's op runs instead, because its backward would
-    otherwise have to recompute the forward.
-
-    Args:
-        q: `[Z, H, L, E]`, any strides.
-        k, v: `[Z, H, S, E]`, any strides.
-        is_causal: query i attends to keys up to i.
-        scale: of the scores; None: 1 / sqrt(E).
-
-    Returns:
-        `[Z, H, L, E]`; without a gradient its `.transpose(1, 2)` is contiguous.
+    otherwise have to recompute the forward. Without a gradient the result's `.transpose(1, 2)` is contiguous.
     """
     if torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v)):
         return F.scaled_dot_product_attention(q, k, v, is_causal=is_causal, scale=scale)

@@ -227,13 +227,9 @@ def lane_chain(
 
     Args:
         x: `[N, B, I]`.
-        weights: one `[N, O, I]` per layer.
-        biases: one `[N, O]` or None per layer; None: no layer has one.
-        activations: one of `activations.ACTIVATIONS` per layer; None: "relu" between the layers.
+        weights, biases: one `[N, O, I]` per layer, and one `[N, O]` or None; None: no layer has a bias.
+        activations: one of `ACTIVATIONS` per layer; None: "relu" between the layers.
         compute: dtype of the products and of the result, by default x's.
-
-    Returns:
-        `[N, B, O]` of the last layer.
     """
     weights = list(weights)
     biases = [None] * len(weights) if biases is None else list(biases)

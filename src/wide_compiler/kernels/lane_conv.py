@@ -100,20 +100,14 @@ def lane_conv2d(
     """Compute `y[n] = activation(conv2d(x[n], weight[n], bias[n]))` for every lane n, as one kernel.
 
     With any of scale, shift and residual: `activation(conv2d(..) * scale + shift + residual)`, without
-    gradients.
+    gradients. The result `[N, B, O, OH, OW]` is laid out in memory as `[B, OH, OW, N, O]`.
 
     Args:
         x: `[N, B, C, H, W]`, any strides; expand an input shared by all lanes.
-        weight: `[N, O, C, kh, kw]`, any strides.
-        bias: `[N, O]` or None.
-        stride, padding, dilation: of the member, as in `F.conv2d`.
+        weight, bias: `[N, O, C, kh, kw]` of any strides, and `[N, O]` or None.
         activation: "none" or "relu".
         backward: "own" (Triton kernels) or "library" (torch's grouped convolution in channels-last).
-        scale, shift: `[N, O]` or None.
-        residual: `[N, B, O, OH, OW]`, any strides, or None.
-
-    Returns:
-        `[N, B, O, OH, OW]`, in memory `[B, OH, OW, N, O]`.
+        scale, shift, residual: `[N, O]`, `[N, O]` and `[N, B, O, OH, OW]`, or None.
     """
     if activation not in ACTIVATIONS:
         raise ArgumentError(f"lane_conv2d: unknown activation {activation!r}; choose one of {ACTIVATIONS}")

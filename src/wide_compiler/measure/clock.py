@@ -67,19 +67,12 @@ def use_clock(clock: Clock) -> Iterator[Clock]:
 
 
 def interleaved(candidates: Calls, seconds: float, cuda: bool = False, **options: Any) -> dict[str, float]:
-    """Return the median seconds per call of each candidate.
+    """Return the median seconds per call of each candidate; each must be warmed up.
 
     Every round times each candidate once, so that load affects all of them. There are at least
-    `rounds_at_least` rounds, and none starts after `seconds`.
-
-    Args:
-        candidates: calls by name; each must be warmed up.
-        seconds: total time budget.
-        cuda: synchronise before and after each sample.
-        hopeless: after two rounds, drop candidates slower than this multiple of the best.
-        on_round: called with the number of rounds done, after each.
-        rounds_at_least: 3 by default.
-        sample_seconds: minimum length of a sample of repeated calls.
+    `rounds_at_least` rounds (3), and none starts after `seconds`. After two rounds, candidates slower than
+    `hopeless` times the best are dropped. `sample_seconds` is the minimum length of a sample of repeated
+    calls.
 
     >>> times = interleaved({"short": lambda: sum(range(10)), "long": lambda: sum(range(9000))}, 0.01)
     >>> times["short"] < times["long"]
@@ -165,11 +158,8 @@ def best_medians(
 ) -> tuple[dict[str, float], int]:
     """Return the minimum of repeated medians per candidate, and the number of repetitions.
 
-    The minimum discards load from other processes.
-
-    Args:
-        clock: returns one median per candidate.
-        settled: whether the times so far are conclusive; if never, `most` repetitions are made.
+    The minimum discards load from other processes. `settled` tells whether the times so far are conclusive;
+    if never, `most` repetitions are made.
     """
     times = clock()
     for tries in range(2, most + 1):

@@ -100,13 +100,10 @@ def error_of(got: Tensor, want: Tensor) -> tuple[Tensor, Tensor] | str:
 def difference(
     got: Tensor, want: Tensor, tolerances: Tolerances, noise: float = 0.0, largest: float = 0.0
 ) -> str | None:
-    """Return how `got` differs from `want`, or None.
+    """Return how `got` differs from `want`, of the same shape, or None.
 
-    Args:
-        got, want: tensors of the same shape.
-        tolerances: the largest errors that are accepted.
-        noise: root mean square rounding error of this tensor, if measured.
-        largest: root mean square of the largest tensor of its kind.
+    `noise` is the root mean square rounding error of this tensor, if measured; `largest` the root mean square
+    of the largest tensor of its kind.
     """
     found = error_of(got, want)
     if isinstance(found, str):

@@ -74,8 +74,6 @@ class Contest:
 
     Args:
         reference: the candidate with the correct results.
-        gradients: whether the call records gradients.
-        cuda: whether the call runs on a GPU.
         reordered: whether candidates draw random numbers in another order than the reference. Then results
             are compared with fixed draws, see `FixedDraws`.
         wrap: turns a run into the call that is timed.
@@ -250,13 +248,9 @@ class Contest:
     def conclude(
         self, key: tuple[Any, ...], name: str, plain: Sequence[str], recipes: Mapping[str, Any]
     ) -> Decision:
-        """Store the decision; if measured under load, with the close losers.
+        """Store the decision for `name`, the winner; if measured under load, with the close losers.
 
-        Args:
-            key: cache key.
-            name: the winner.
-            plain: as in `winner`.
-            recipes: plain data from which each candidate can be built again.
+        `recipes` are plain data from which each candidate can be built again; `plain` as in `winner`.
         """
         close = close_losers(self.seconds, name) if self.busy else []
         kept = [label for label in (name, *close) if label in recipes]

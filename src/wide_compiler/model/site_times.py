@@ -21,11 +21,8 @@ from ..widen.builder import StrategyChoice
 class SiteTimes(fx.Interpreter):
     """Interpreter that fills `fastest` with the best strategy of each site that gains from a change.
 
-    Args:
-        graph: lane graph whose nodes have a kind in `meta["site"]` and a `StrategyChoice` as an argument.
-        seconds: total time budget.
-        skip: strategies not tried.
-        options: keyword arguments of each `Contest`.
+    The graph's nodes have a kind in `meta["site"]` and a `StrategyChoice` as an argument; strategies in
+    `skip` are not tried; `options` are keyword arguments of each `Contest`.
     """
 
     def __init__(self, graph: LaneGraph, seconds: float, skip: Sequence[str], **options: Any):

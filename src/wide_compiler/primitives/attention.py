@@ -40,22 +40,16 @@ def wide_sdpa(
     strategy: str = "auto",
     mask_wide: bool = True,
 ) -> Tensor:
-    """Run `F.scaled_dot_product_attention` in every lane.
+    """Run `F.scaled_dot_product_attention` in every lane: `[N, *, L, Ev]`.
 
     Args:
-        q: `[N, *, L, E]`; `*` are the member's leading axes: none, B, or B and H (or more).
-        k: `[N, *, S, E]`.
-        v: `[N, *, S, Ev]`.
+        q, k, v: `[N, *, L, E]`, `[N, *, S, E]`, `[N, *, S, Ev]`; `*` are the member's leading axes: none, B,
+            or B and H (or more).
         attn_mask: bool or float, broadcastable to a member's `[*, L, S]`; with a lane axis in front if
             `mask_wide`, else without one and shared by all lanes.
-        dropout_p, is_causal, scale, enable_gqa: as in torch.
         strategy: "fused" (one call, lanes folded into the batch), "tensor_core" (a Triton kernel on CUDA,
             without mask or dropout; falls back to "fused"), "sequential" (one call per lane), or "auto",
             which is "fused".
-        mask_wide: whether `attn_mask` has a lane axis.
-
-    Returns:
-        `[N, *, L, Ev]`.
     """
     op = "wide_sdpa"
     n = check_lanes(op, q=q, k=k, v=v, attn_mask=attn_mask if mask_wide else None)

@@ -27,14 +27,8 @@ def wide_chain(
 ) -> Tensor:
     """Run linear layers with activations in every lane: one kernel if it fits, else one per layer.
 
-    Args:
-        x: `[N, B, I]`.
-        weights: `[N, O, I]` of each layer.
-        biases: `[N, O]` or None of each layer.
-        activations: 'none', 'relu', 'gelu', 'tanh', 'sigmoid' or 'silu', one per layer.
-
-    Returns:
-        `[N, B, O]` of the last layer.
+    x is `[N, B, I]`; each layer has a weight `[N, O, I]`, a bias `[N, O]` or None, and an activation: 'none'
+    or one of `_ACTIVATIONS`.
     """
     if x.is_cuda and kernels.can_run(x):
         from ..kernels.lane_chain import fits, lane_chain

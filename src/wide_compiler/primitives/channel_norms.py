@@ -30,17 +30,11 @@ def wide_batch_norm(
     """Normalise every channel of every lane over the batch and the spatial axes.
 
     Args:
-        x: `[N, B, C, *spatial]` (no spatial axes: `[N, B, C]`).
+        x: `[N, B, C, *spatial]`; the result is a view of `[B, N*C, *spatial]`.
         weight, bias: `[N, C]` or None.
         running_mean, running_var: `[N, C]`, contiguous, or None. Updated in place when training.
-        training: normalise by the batch statistics and update the running ones; if False, normalise by the
-            running ones.
-        momentum: weight of the new statistics in the running ones; a float, or a tensor `[N]`, one for each
-            lane.
-        eps: added to the variance.
-
-    Returns:
-        `[N, B, C, *spatial]`, a view of `[B, N*C, *spatial]`.
+        training: normalise by the batch statistics; if False, by the running ones.
+        momentum: weight of the new statistics in the running ones; a tensor `[N]` has one for each lane.
     """
     n = check_lanes("wide_batch_norm", x=x, weight=weight, bias=bias, running_mean=running_mean)
     x_BP, w_P, b_P = fold_channels(x), flat(weight), flat(bias)

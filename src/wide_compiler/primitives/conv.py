@@ -108,9 +108,7 @@ def wide_conv(
         x: `[N, B, C, *spatial]`, or `[N, C, *spatial]` for an unbatched member.
         weight: `[N, O, C/groups, *kernel]`; its rank gives the number of spatial axes.
         bias: `[N, O]` or None.
-        stride, dilation: of the member, an int or one per spatial axis.
-        padding: the same, or "same" / "valid".
-        groups: number of groups of one member.
+        stride, padding, dilation, groups: of the member, as in `F.conv2d`.
         strategy: one of
             "grouped": one convolution with `N*groups` groups;
             "channels_last": the same in channels-last memory format, 2-D and 3-D only;
@@ -154,18 +152,10 @@ def wide_conv_transpose(
     dilation: Ints = 1,
     strategy: str = "auto",
 ) -> Tensor:
-    """Transposed convolution in 1, 2 or 3 dimensions, each lane with its own kernel.
+    """Transposed convolution in 1, 2 or 3 dimensions, each lane with its own kernel, as `wide_conv`.
 
-    Args:
-        x: `[N, B, C, *spatial]`, or `[N, C, *spatial]` for an unbatched member.
-        weight: `[N, C, O/groups, *kernel]`.
-        bias: `[N, O]` or None.
-        stride, padding, output_padding, dilation: of the member, an int or one per spatial axis.
-        groups: number of groups of one member.
-        strategy: "grouped", "channels_last", "sequential" or "auto", as in `wide_conv`.
-
-    Returns:
-        `[N, B, O, *spatial]`, laid out as in `wide_conv`.
+    The weight is `[N, C, O/groups, *kernel]`; the strategies are "grouped", "channels_last", "sequential" and
+    "auto".
     """
     rank, kind = _spatial_rank("wide_conv_transpose", x, weight, strategy)
     x, weight, bias = cast(autocast_dtype(x), x, weight, bias)  # type: ignore[assignment]

@@ -97,19 +97,14 @@ def wide_embedding(
     norm_type: float = 2.0,
     scale_grad_by_freq: bool = False,
 ) -> Tensor:
-    """Look up rows, each lane in its own table.
+    """Look up rows of weight `[N, V, D]` by indices `[N, *]`, each lane in its own table: `[N, *, D]`.
 
     Args:
-        indices: `[N, *]`, int32 or int64.
-        weight: `[N, V, D]`.
         padding_idx: the row of every lane that gets no gradient; it is looked up like any other.
         strategy: "indexed" (one lookup in the joined table), "gather" (`torch.gather` along V), "sequential"
             (one `F.embedding` per lane), or "auto", which is "indexed".
         max_norm, norm_type: scale the rows that are looked up down to this norm, in place in `weight`.
         scale_grad_by_freq: divide a row's gradient by its number of lookups in the lane.
-
-    Returns:
-        `[N, *, D]`.
 
     Raises:
         IndexError: an index is outside `[0, V)` (on CUDA: a device-side assertion, as torch does).

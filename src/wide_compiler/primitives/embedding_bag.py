@@ -70,25 +70,18 @@ def wide_embedding_bag(
     norm_type: float = 2.0,
     scale_grad_by_freq: bool = False,
 ) -> Tensor:
-    """Sum, mean or maximum of the rows of each bag, each lane with its own table.
+    """Sum, mean or maximum of the rows of each bag, each lane with its own table: `[N, B, D]`.
 
     Args:
         indices: `[N, B, L]`, bags of one length, or `[N, T]` with `offsets`; int32 or int64.
         weight: `[N, V, D]`.
         offsets: `[N, B]`, the start of each bag within its lane's T indices (`[N, B + 1]` if
             `include_last_offset`: the end of the last bag too). None with `[N, B, L]`.
-        mode: "sum", "mean" or "max".
         per_sample_weights: the shape of indices, or None; "sum" only.
-        padding_idx: the index that bags leave out.
-        include_last_offset: see `offsets`.
         strategy: "indexed" (one call over the joined table), "sequential" (one call per lane), or "auto",
             which is "sequential" if `scale_grad_by_freq`, else "indexed".
-        max_norm, norm_type: as in `wide_embedding`.
         scale_grad_by_freq: as in `F.embedding_bag`, "sequential" only: torch's gradient then depends on the
             order of all indices of a call (pytorch issue 190063), so one call cannot replace N.
-
-    Returns:
-        `[N, B, D]`.
 
     Raises:
         IndexError: an index is outside `[0, V)` (on CUDA: a device-side assertion, as torch does).

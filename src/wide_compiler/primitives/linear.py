@@ -29,19 +29,11 @@ def tensor_core_fits(x: Tensor) -> bool:
 
 
 def wide_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, strategy: str = "auto") -> Tensor:
-    """Compute `y[n] = x[n] @ weight[n].T + bias[n]` for every lane n.
+    """Compute `y[n] = x[n] @ weight[n].T + bias[n]` for every lane n: `[N, *, I]` -> `[N, *, O]`.
 
-    Args:
-        x: `[N, *, I]`; `*` may be empty.
-        weight: `[N, O, I]`.
-        bias: `[N, O]` or None.
-        strategy: "einsum" (one batched product), "transposed" (the same with features first in memory, which
-            avoids transposing weight gradients), "tensor_core" (a Triton kernel on CUDA with fp32 accuracy
-            from tensor cores; "einsum" elsewhere), "sequential" (one `F.linear` per lane), or "auto", which
-            is "einsum".
-
-    Returns:
-        `[N, *, O]`.
+    `strategy` is "einsum" (one batched product), "transposed" (the same with features first in memory, which
+    avoids transposing weight gradients), "tensor_core" (a Triton kernel on CUDA with fp32 accuracy from
+    tensor cores; "einsum" elsewhere), "sequential" (one `F.linear` per lane), or "auto", which is "einsum".
     """
     check_lanes("wide_linear", x=x, weight=weight, bias=bias)
     product = _PRODUCTS[resolve(strategy, LINEAR_STRATEGIES, auto="einsum", op="wide_linear")]

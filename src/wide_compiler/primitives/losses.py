@@ -29,7 +29,9 @@ def _elementwise(op: Any) -> Any:
     def run(b: Builder, *args: Any, **kwargs: Any) -> Val:
         named = {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
         rank = max(v.rank for v in named.values() if is_tensor_val(v))
-        lanes = {k: b.aligned(b.wide(v), rank) if is_tensor_val(v) else v for k, v in named.items()}
+        lanes: dict[str, Any] = {
+            k: b.aligned(b.wide(v), rank) if is_tensor_val(v) else v for k, v in named.items()
+        }
         lanes["reduction"] = NONE
         positional = [lanes.pop(name) for name in names]
         return b.call(reduce_lanes, b.call(op, *positional, **lanes), named["reduction"])

@@ -89,8 +89,6 @@ def wide_lstm(
         hx: `(h, c)`, `[N, K, B, H]` each (unbatched `[N, K, H]`; with a projection h has its width), or None
             for zeros. K is layers * directions.
         weights: the list `nn.LSTM._flat_weights`, each tensor stacked to `[N, ...]`.
-        num_layers, bidirectional, batch_first, dropout: of the member.
-        has_biases: whether the list contains biases.
         train: whether to apply dropout between layers.
         strategy: "batched" (one batched product per step for all lanes), "persistent" (one Triton kernel on
             CUDA for all steps if the layer is narrow enough; else "batched"), "sequential" (torch's LSTM, one

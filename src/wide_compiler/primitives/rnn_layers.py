@@ -131,14 +131,9 @@ def layer_weights(
 def _run_layer(
     kind: Kind, x: Tensor, state: State, w: LayerWeights, time: int, persistent: bool
 ) -> tuple[Tensor, State]:
-    """Run one layer over all time steps.
+    """Run one layer over all time steps; returns the output and the last state.
 
-    Args:
-        x: `[W, T, B, I]` (time = 1) or `[W, B, T, I]` (time = 2).
-        state: each `[W, B, H]`.
-
-    Returns:
-        `[W, T, B, H]` (or `[W, B, T, H]`) and the last state.
+    x and the output are `[W, T, B, I]` (time = 1) or `[W, B, T, I]` (time = 2); each state is `[W, B, H]`.
     """
     bias = w.b_ih
     if bias is not None and w.b_hh is not None and not kind.bias_in_step:
