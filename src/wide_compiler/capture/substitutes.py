@@ -87,21 +87,16 @@ def average_of_all_batches(module: Any) -> Callable[[Tensor], Tensor] | None:
     Its running statistics are the mean over all batches: batch k has the weight 1 / k.
     """
     norm = torch.nn.modules.batchnorm._BatchNorm
-    if not isinstance(module, norm) or type(module).forward is not norm.forward:
+    if not isinstance(module, norm) or type(module).forward is not norm.forward or not module.training:
         return None
-    if (
-        module.momentum is not None
-        or not module.training
-        or module.running_mean is None
-        or module.num_batches_tracked is None
-    ):
+    if module.momentum is not None or module.running_mean is None or module.num_batches_tracked is None:
         return None
+    names = ("num_batches_tracked", "running_mean", "running_var")
 
     def forward(x: Tensor) -> Tensor:
         module._check_input_dim(x)
         # Read at each call, because a trace replaces them by its own tensors.
-        buffers: Any = module._buffers
-        count, mean, var = (buffers[n] for n in ("num_batches_tracked", "running_mean", "running_var"))
+        count, mean, var = (getattr(module, name) for name in names)
         count.add_(1)
         out = F.batch_norm(x, None, None, module.weight, module.bias, True, 0.0, module.eps)
         with torch.no_grad():

@@ -117,16 +117,9 @@ def _adam_kernel(
 
 
 def adam_(
-    params: Sequence[Tensor],
-    grads: Sequence[Tensor],
-    averages: Sequence[Tensor],
-    squares: Sequence[Tensor],
-    largest: Sequence[Tensor],
-    numbers: Numbers,
-    *,
-    decoupled: bool,
-    maximize: bool,
-) -> None:
+    params: Sequence[Tensor], grads: Sequence[Tensor], averages: Sequence[Tensor], squares: Sequence[Tensor],
+    largest: Sequence[Tensor], numbers: Numbers, *, decoupled: bool, maximize: bool,
+) -> None:  # fmt: skip
     """Take one Adam step in place; `numbers.step` must already count it.
 
     The tensors of each parameter have equal layout, dense, lane axis first if a hyper-parameter is per lane;

@@ -81,14 +81,9 @@ class Contest:
     """
 
     def __init__(
-        self,
-        reference: Candidate,
-        gradients: bool,
-        cuda: bool,
-        reordered: bool = False,
-        wrap: Callable[[Any], Any] | None = None,
-        tolls: Mapping[str, float] | None = None,
-    ):
+        self, reference: Candidate, gradients: bool, cuda: bool, reordered: bool = False,
+        wrap: Callable[[Any], Any] | None = None, tolls: Mapping[str, float] | None = None,
+    ):  # fmt: skip
         self.reference, self.gradients, self.cuda, self.reordered = reference, gradients, cuda, reordered
         self.tolls = tolls or {}
         self.wrap, self.store, self.clock = wrap, Store(), current_clock()

@@ -43,14 +43,9 @@ class ExportedDoor(nn.Module):
 
 
 def export(
-    model: Any,
-    path: str | Path | None = None,
-    *,
-    door: str = "shared",
-    sample: Any = None,
-    sample_kwargs: dict[str, Any] | None = None,
-    dynamic_batch: bool = True,
-) -> Any:
+    model: Any, path: str | Path | None = None, *, door: str = "shared", sample: Any = None,
+    sample_kwargs: dict[str, Any] | None = None, dynamic_batch: bool = True,
+) -> Any:  # fmt: skip
     """Export the wide model as an `ExportedProgram`, or as an ONNX program if `path` ends in `.onnx`.
 
     Args:

@@ -292,14 +292,9 @@ class ProgramCache:
 
 
 def capture_members(
-    skeletons: Skeletons,
-    lane_state: Callable[[int, str], Tensor],
-    call: Call,
-    kept: dict[str, str],
-    dynamic: list[set[int]],
-    grad: bool,
-    living: Sequence[nn.Module] | None = None,
-) -> Captured:
+    skeletons: Skeletons, lane_state: Callable[[int, str], Tensor], call: Call, kept: dict[str, str],
+    dynamic: list[set[int]], grad: bool, living: Sequence[nn.Module] | None = None,
+) -> Captured:  # fmt: skip
     """Capture each variant of the members on its inputs, and combine the graphs into one.
 
     `living` are the original modules if they stay in use; the capture then depends on their state too.

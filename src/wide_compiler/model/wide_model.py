@@ -40,14 +40,9 @@ class WideModel(ProgrammedLanes):
     """
 
     def __init__(
-        self,
-        models: Sequence[nn.Module],
-        sample: Any,
-        sample_kwargs: Mapping[str, Any] | None = None,
-        config: WideConfig | None = None,
-        views: bool = False,
-        graph_passes: Sequence[Any] = (),
-    ):
+        self, models: Sequence[nn.Module], sample: Any, sample_kwargs: Mapping[str, Any] | None = None,
+        config: WideConfig | None = None, views: bool = False, graph_passes: Sequence[Any] = (),
+    ):  # fmt: skip
         models = list(models)
         super().__init__(models, sample, sample_kwargs, config, graph_passes)
         self.routes = Routes()

@@ -29,17 +29,10 @@ def _align(t: Tensor, rank: int) -> Tensor:
 
 
 def wide_sdpa(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-    strategy: str = "auto",
+    q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False, strategy: str = "auto",
     mask_wide: bool = True,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """Run `F.scaled_dot_product_attention` in every lane: `[N, *, L, Ev]`.
 
     Args:
@@ -165,16 +158,10 @@ class WideAttention(WideModule):
         return _additive(mask, dtype).reshape(lanes, batch, 1, 1, mask.shape[-1])
 
     def forward(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        key_padding_mask: Tensor | None = None,
-        need_weights: bool = True,
-        attn_mask: Tensor | None = None,
-        average_attn_weights: bool = True,
+        self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None = None,
+        need_weights: bool = True, attn_mask: Tensor | None = None, average_attn_weights: bool = True,
         is_causal: bool = False,
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         """Run `nn.MultiheadAttention.forward` in every lane, with the same options.
 
         Args:

@@ -93,15 +93,9 @@ def _wide(
 
 
 def wide_conv(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Ints = 1,
-    padding: Ints | str = 0,
-    dilation: Ints = 1,
-    groups: int = 1,
-    strategy: str = "auto",
-) -> Tensor:
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Ints = 1, padding: Ints | str = 0,
+    dilation: Ints = 1, groups: int = 1, strategy: str = "auto",
+) -> Tensor:  # fmt: skip
     """Convolution in 1, 2 or 3 dimensions, each lane with its own kernel.
 
     Args:
@@ -142,16 +136,9 @@ def wide_conv(
 
 
 def wide_conv_transpose(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Ints = 1,
-    padding: Ints = 0,
-    output_padding: Ints = 0,
-    groups: int = 1,
-    dilation: Ints = 1,
-    strategy: str = "auto",
-) -> Tensor:
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Ints = 1, padding: Ints = 0,
+    output_padding: Ints = 0, groups: int = 1, dilation: Ints = 1, strategy: str = "auto",
+) -> Tensor:  # fmt: skip
     """Transposed convolution in 1, 2 or 3 dimensions, each lane with its own kernel, as `wide_conv`.
 
     The weight is `[N, C, O/groups, *kernel]`; the strategies are "grouped", "channels_last", "sequential" and
@@ -165,15 +152,9 @@ def wide_conv_transpose(
 
 
 def shared_conv(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Ints = 1,
-    padding: Ints | str = 0,
-    dilation: Ints = 1,
-    groups: int = 1,
-    strategy: str = "auto",
-) -> Tensor:
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Ints = 1, padding: Ints | str = 0,
+    dilation: Ints = 1, groups: int = 1, strategy: str = "auto",
+) -> Tensor:  # fmt: skip
     """Run `wide_conv` on an input shared by all lanes.
 
     With groups == 1 this is one ordinary convolution with N*O output channels, so the input `[B, C,

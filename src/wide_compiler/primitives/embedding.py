@@ -88,15 +88,9 @@ def positive_padding(op: str, padding_idx: int | None, rows: int) -> int | None:
 
 
 def wide_embedding(
-    indices: Tensor,
-    weight: Tensor,
-    padding_idx: int | None = None,
-    strategy: str = "auto",
-    *,
-    max_norm: float | None = None,
-    norm_type: float = 2.0,
-    scale_grad_by_freq: bool = False,
-) -> Tensor:
+    indices: Tensor, weight: Tensor, padding_idx: int | None = None, strategy: str = "auto", *,
+    max_norm: float | None = None, norm_type: float = 2.0, scale_grad_by_freq: bool = False,
+) -> Tensor:  # fmt: skip
     """Look up rows of weight `[N, V, D]` by indices `[N, *]`, each lane in its own table: `[N, *, D]`.
 
     Args:

@@ -57,19 +57,11 @@ def _flat_offsets(offsets: Tensor, length: int, include_last_offset: bool) -> Te
 
 
 def wide_embedding_bag(
-    indices: Tensor,
-    weight: Tensor,
-    offsets: Tensor | None = None,
-    mode: str = "mean",
-    per_sample_weights: Tensor | None = None,
-    padding_idx: int | None = None,
-    include_last_offset: bool = False,
-    strategy: str = "auto",
-    *,
-    max_norm: float | None = None,
-    norm_type: float = 2.0,
-    scale_grad_by_freq: bool = False,
-) -> Tensor:
+    indices: Tensor, weight: Tensor, offsets: Tensor | None = None, mode: str = "mean",
+    per_sample_weights: Tensor | None = None, padding_idx: int | None = None,
+    include_last_offset: bool = False, strategy: str = "auto", *, max_norm: float | None = None,
+    norm_type: float = 2.0, scale_grad_by_freq: bool = False,
+) -> Tensor:  # fmt: skip
     """Sum, mean or maximum of the rows of each bag, each lane with its own table: `[N, B, D]`.
 
     Args:

@@ -71,17 +71,10 @@ def _wide_rnn(
 
 
 def wide_lstm(
-    x: Tensor,
-    hx: tuple[Tensor, Tensor] | None,
-    weights: Sequence[Tensor],
-    num_layers: int = 1,
-    bidirectional: bool = False,
-    batch_first: bool = False,
-    has_biases: bool = True,
-    dropout: float = 0.0,
-    train: bool = False,
-    strategy: str = "auto",
-) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    x: Tensor, hx: tuple[Tensor, Tensor] | None, weights: Sequence[Tensor], num_layers: int = 1,
+    bidirectional: bool = False, batch_first: bool = False, has_biases: bool = True, dropout: float = 0.0,
+    train: bool = False, strategy: str = "auto",
+) -> tuple[Tensor, tuple[Tensor, Tensor]]:  # fmt: skip
     """LSTM, each lane with its own weights.
 
     Args:
@@ -104,17 +97,10 @@ def wide_lstm(
 
 
 def wide_gru(
-    x: Tensor,
-    hx: Tensor | None,
-    weights: Sequence[Tensor],
-    num_layers: int = 1,
-    bidirectional: bool = False,
-    batch_first: bool = False,
-    has_biases: bool = True,
-    dropout: float = 0.0,
-    train: bool = False,
+    x: Tensor, hx: Tensor | None, weights: Sequence[Tensor], num_layers: int = 1, bidirectional: bool = False,
+    batch_first: bool = False, has_biases: bool = True, dropout: float = 0.0, train: bool = False,
     strategy: str = "auto",
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """GRU, each lane with its own weights; arguments as in `wide_lstm`, with one state `[N, K, B, H]`."""
     state = None if hx is None else (hx,)
     y, (h,) = _wide_rnn(
@@ -124,18 +110,10 @@ def wide_gru(
 
 
 def wide_rnn(
-    x: Tensor,
-    hx: Tensor | None,
-    weights: Sequence[Tensor],
-    num_layers: int = 1,
-    bidirectional: bool = False,
-    batch_first: bool = False,
-    has_biases: bool = True,
-    dropout: float = 0.0,
-    train: bool = False,
-    nonlinearity: str = "tanh",
-    strategy: str = "auto",
-) -> tuple[Tensor, Tensor]:
+    x: Tensor, hx: Tensor | None, weights: Sequence[Tensor], num_layers: int = 1, bidirectional: bool = False,
+    batch_first: bool = False, has_biases: bool = True, dropout: float = 0.0, train: bool = False,
+    nonlinearity: str = "tanh", strategy: str = "auto",
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Elman network with nonlinearity "tanh" or "relu"; other arguments as in `wide_gru`."""
     if nonlinearity not in RNN:
         raise ArgumentError(f"wide_rnn: expected nonlinearity 'tanh' or 'relu', got {nonlinearity!r}")
