@@ -14,8 +14,7 @@ REMEDY = "group lanes by signature with WideRouter"
 
 
 def class_name(obj: object) -> str:
-    """Return the name of the class; compared instead of the class, because parametrization makes one per
-    instance."""
+    """Return the name of the class; parametrization makes a class per instance, so names are compared."""
     return f"{type(obj).__module__}.{type(obj).__qualname__}"
 
 

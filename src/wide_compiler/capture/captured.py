@@ -48,8 +48,9 @@ class Captured:
         """Return what a placeholder stands for: the kind, and its path, value, or position in `inputs`."""
         if name in self.states:
             return "state", self.states[name]
-        tables = {"scalar": self.scalars, "lane_constant": self.lane_constants, "constant": self.constants}
-        found = ((kind, table[name]) for kind, table in tables.items() if name in table)  # type: ignore[attr-defined]
+        tables: dict[str, dict[str, Any]] = {"scalar": self.scalars, "constant": self.constants}
+        tables["lane_constant"] = self.lane_constants
+        found = ((kind, table[name]) for kind, table in tables.items() if name in table)
         return next(found, None) or ("input", self.inputs.index(name))
 
     def rebuild(self, outputs: Sequence[Any]) -> Any:

@@ -104,8 +104,7 @@ def _drop_dead(graph: fx.Graph, inputs: set[str]) -> None:
 
 
 def is_impure(node: fx.Node) -> bool:
-    """Return whether the node must stay although its result is unused; an op without results has side
-    effects."""
+    """Return whether the node must stay although its result is unused, as an op without results."""
     if isinstance(node.target, torch._ops.OpOverload) and not node.target._schema.returns:
         return True
     return node.target in (OPAQUE, enter_autocast, exit_autocast) or bool(written_args(node))

@@ -11,8 +11,7 @@ _EXPRESSIONS = ("<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>", "<lambda>"
 
 
 def handling_frame(frame: FrameType | None) -> FrameType | None:
-    """Return the frame of the member's Python that handles errors raised in `frame` during export, or
-    None."""
+    """Return the frame of the member's Python that handles errors raised in `frame`, or None."""
     while frame is not None:
         home = frame.f_globals.get("__name__") or ""
         if home.startswith("wide_compiler.capture") and frame.f_code.co_name == "forward":

@@ -26,7 +26,7 @@ from .failure import CaptureFailed
 from .lock import CAPTURE
 from .number_outputs import OUTPUT_TENSOR, numbers_as_tensors
 from .observation import Observation, copy_of
-from .opaque import NeedsRealShapes, Recorder, TorchFunctionCalls, watch_real_shapes
+from .opaque import NeedsRealShapes, Recorder, TorchFunctionCalls, replaced, watch_real_shapes
 from .shape_guards import ShapeGuards
 from .state import canonical_names
 from .strides import LayoutReads
@@ -239,8 +239,7 @@ def _keep_handler(member: nn.Module, kept: dict[str, str], handler: Any, path: s
 
 
 def _others_of_its_class(member: nn.Module, culprit: str, known: set[str]) -> list[str]:
-    """Return the paths of modules of the same class, without nested ones, whose calls could not be told
-    apart."""
+    """Return the paths of modules of the same class, without nested ones: calls could not be told apart."""
     kind = type(member.get_submodule(culprit))
     paths = [path for path, module in member.named_modules() if path and type(module) is kind]
     nested = {p for p in paths for q in {*paths, *known} if p.startswith(f"{q}.") or q.startswith(f"{p}.")}
@@ -255,7 +254,7 @@ def _export(flat: _Flat, dynamic: Sequence[set[int]] | None, grad: bool) -> torc
         pairs = zip(tensors, dynamic, strict=True)
         kinds = ({d: Dim.AUTO if d in dims else Dim.STATIC for d in range(t.dim())} for t, dims in pairs)
         shapes = {"tensors": tuple(kinds)}
-    with _quiet(), torch.set_grad_enabled(grad):
+    with quiet_logs(), torch.set_grad_enabled(grad):
         try:
             return torch.export.export(flat, tensors, dynamic_shapes=shapes, strict=False)
         except _MemberError as error:
@@ -312,22 +311,12 @@ def _read(flat: _Flat, exported: torch.export.ExportedProgram, recorder: Recorde
 @contextlib.contextmanager
 def _watch_failures(member: nn.Module, failures: list[str]) -> Iterator[None]:
     """Collect in `failures` the paths of the modules that an exception passes, innermost first."""
-    patched: list[tuple[nn.Module, Any]] = []
-    seen: set[int] = set()
-    for path, module in member.named_modules():
-        if id(module) in seen or isinstance(module, torch.jit.ScriptModule):
-            continue
-        seen.add(id(module))
-        patched.append((module, vars(module).get("forward")))
-        module.forward = _reporting(average_of_all_batches(module) or module.forward, path, failures)
-    try:
+    modules = [(p, m) for p, m in member.named_modules() if not isinstance(m, torch.jit.ScriptModule)]
+    with replaced(
+        "forward",
+        ((m, _reporting(average_of_all_batches(m) or m.forward, path, failures)) for path, m in modules),
+    ):
         yield
-    finally:
-        for module, original in patched:
-            if original is None:
-                del module.forward
-            else:
-                module.forward = original
 
 
 def _reporting(forward: Any, path: str, failures: list[str]) -> Any:
@@ -343,7 +332,7 @@ def _reporting(forward: Any, path: str, failures: list[str]) -> Any:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet_logs() -> Iterator[None]:
     """Mute this thread's log messages: a failing export logs whole graphs, the exception is enough."""
     silence = _Silence()
     known = [x for x in logging.root.manager.loggerDict.values() if isinstance(x, logging.Logger)]

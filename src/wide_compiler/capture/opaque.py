@@ -8,11 +8,12 @@ fails, repeats the shapes of a real run.
 """
 
 import contextlib
+import enum
 import functools
 import inspect
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,18 +70,33 @@ class OpaqueCall:
         )
 
 
-class _Hole:
-    def __init__(self, name: str):
-        self.name = name
-
-    def __repr__(self) -> str:
-        return self.name
-
-    def __reduce__(self) -> str:
-        return f"_{self.name}"
+class _Hole(enum.Enum):
+    TENSOR = enum.auto()
+    SIZE = enum.auto()
 
 
-_TENSOR, _SIZE = _Hole("TENSOR"), _Hole("SIZE")
+_TENSOR, _SIZE = _Hole
+
+
+_ABSENT = object()
+
+
+@contextlib.contextmanager
+def replaced(name: str, values: Iterable[tuple[Any, Any]]) -> Iterator[None]:
+    """Set the attribute of this name on objects, and restore their own at the end.
+
+    Args:
+        values: (object, new value) pairs; a value may be computed from the old one.
+    """
+    before: list[tuple[Any, Any]] = []
+    try:
+        for owner, value in values:
+            before.append((owner, vars(owner).get(name, _ABSENT)))
+            setattr(owner, name, value)
+        yield
+    finally:
+        for owner, own in before:
+            delattr(owner, name) if own is _ABSENT else setattr(owner, name, own)
 
 
 class NeedsRealShapes(Exception):
@@ -122,30 +138,19 @@ class Recorder:
         still get the original behaviour.
         """
         modules = {path: model.get_submodule(path) for path in (*self.kept, *self.suspects)}
-        originals = {path: vars(m).get("forward") for path, m in modules.items()}
+        forwards = ((m, self._recording(p, type(m).__name__, m.forward)) for p, m in modules.items())
+        applies = ((cls, self._apply_or_record(cls)) for cls in self.functions)
         previous, Recorder.current = Recorder.current, self
-        for path, module in modules.items():
-            module.forward = self._recording(path, type(module).__name__, module.forward)
-        applies = [(cls, vars(cls).get("apply")) for cls in self.functions]
-        for cls in self.functions:
-            apply = inspect.getattr_static(cls, "apply")  # a classmethod, in Python or (PyTorch 2.15) in C
-            cls.apply = classmethod(self._apply_or_record(getattr(apply, "__func__", apply)))  # type: ignore[attr-defined]
         try:
-            yield self
+            with replaced("forward", forwards), replaced("apply", applies):
+                yield self
         finally:
-            for cls, own in applies:
-                if own is None:
-                    del cls.apply  # type: ignore[attr-defined]
-                else:
-                    cls.apply = own  # type: ignore[attr-defined]
-            for path, module in modules.items():
-                if originals[path] is None:
-                    del module.forward
-                else:
-                    module.forward = originals[path]  # type: ignore[assignment]
             Recorder.current = previous
 
-    def _apply_or_record(self, apply: Any) -> Callable[..., Any]:
+    def _apply_or_record(self, function: type) -> Any:
+        found: Any = inspect.getattr_static(function, "apply")  # in Python or (PyTorch 2.15) in C
+        apply = getattr(found, "__func__", found)
+
         def patched(cls: type, *args: Any, **kwargs: Any) -> Any:
             original = functools.partial(apply, cls)
             if threading.get_ident() != self.thread or self.inside:
@@ -156,7 +161,7 @@ class Recorder:
             why = f"autograd function {cls.__name__} keeps its own backward"
             return self._record("", cls.__name__, original, why, args, kwargs)
 
-        return patched
+        return classmethod(patched)
 
     def _recording(self, path: str, name: str, forward: Callable) -> Callable[..., Any]:
         @functools.wraps(forward)

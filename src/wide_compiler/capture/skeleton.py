@@ -21,14 +21,12 @@ def make_skeleton(model: nn.Module, shared: Collection[Any] = ()) -> nn.Module:
 
 
 def clone_member(model: nn.Module, shared: Collection[Any] = ()) -> nn.Module:
-    """Return a deep copy with its own tensors; works also where deepcopy fails, for weights computed by
-    hooks."""
+    """Return a deep copy with its own tensors, also where deepcopy fails: for weights computed by hooks."""
     return _copy_with(model, _own_memory, keeping(shared))
 
 
 def clone_members(models: Iterable[nn.Module]) -> list[nn.Module]:
-    """Copies of several models; what the models share, their copies share. A model that occurs twice gets two
-    copies."""
+    """Copy models; what they share, their copies share. A model that occurs twice gets two copies."""
     memo: dict[int, Any] = {}
     copies: list[nn.Module] = []
     seen: set[int] = set()
@@ -62,8 +60,7 @@ def copy_member(
 
 
 class _Originals(dict[int, Any]):
-    """id of a copy -> its original. Keeps all copies alive, because the id of a dead object could be reused
-    by a new one."""
+    """id of a copy -> its original. Keeps all copies alive, because ids of dead objects are reused."""
 
     copies: list[Any]
 
@@ -135,8 +132,7 @@ def _computed_tensors(model: nn.Module) -> Iterator[Tensor]:
 
 
 def keeps_history(model: nn.Module) -> str:
-    """Return the path of a module with an attribute that is a tensor with autograd history; '' if there is
-    none."""
+    """Return the path of a module that holds a tensor with autograd history; '' if there is none."""
     for path, module in model.named_modules():
         if any(True for _ in _computed_tensors(module)):
             return path or type(model).__name__

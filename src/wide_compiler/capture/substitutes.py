@@ -81,8 +81,7 @@ LOOKED_INTO = {F.gaussian_nll_loss: _without_dispatch(F.gaussian_nll_loss)}
 
 
 def average_of_all_batches(module: Any) -> Callable[[Tensor], Tensor] | None:
-    """Return the forward of a batch norm without momentum, which reads its counter as a Python number; else
-    None.
+    """Return the forward of a batch norm without momentum, which reads its counter as a number; else None.
 
     Its running statistics are the mean over all batches: batch k has the weight 1 / k.
     """

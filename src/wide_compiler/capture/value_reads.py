@@ -55,7 +55,7 @@ class ValueReads(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in _ASKING and not any(map(is_fake, args)):
             self.asked = True
-        if func is Tensor.__bool__ and _unknown(args[0]):
+        if func is Tensor.__bool__ and getattr(args[0], "constant", None) is None:
             answer = self._answer(args[0], inspect.currentframe())
             if answer is not None:
                 return answer
@@ -91,7 +91,8 @@ class ValueReads(TorchFunctionMode):
         if raises_if is None or handling_frame(frame) is not None:
             return None
         holds = x.logical_not() if raises_if else x.bool()
-        torch._assert_async(holds.reshape(()), f"a check of the member failed ({_place(frame)})")
+        place = "" if frame is None else f"{frame.f_code.co_name}, line {frame.f_lineno}"
+        torch._assert_async(holds.reshape(()), f"a check of the member failed ({place})")
         return not raises_if
 
     def _chosen(self, x: Tensor, index: Any) -> Any:
@@ -114,10 +115,6 @@ class ValueReads(TorchFunctionMode):
             raise CaptureFailed("its forward writes into a tensor that it has indexed by a 0-d tensor")
 
 
-def _unknown(x: Tensor) -> bool:
-    return getattr(x, "constant", None) is None
-
-
 def _index_parts(index: Any) -> tuple[Any, ...]:
     return index if isinstance(index, tuple) else (index,)
 
@@ -132,10 +129,6 @@ def _dims(part: Any) -> int:
         return 0
     mask = isinstance(part, Tensor) and part.dtype in (torch.bool, torch.uint8)
     return part.dim() if mask else 1
-
-
-def _place(frame: FrameType | None) -> str:
-    return "" if frame is None else f"{frame.f_code.co_name}, line {frame.f_lineno}"
 
 
 @functools.lru_cache(maxsize=256)

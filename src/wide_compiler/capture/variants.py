@@ -89,8 +89,7 @@ class _ObjectComparison:
         return self._alike_inside(a, b)
 
     def _alike_classes(self, a: type, b: type) -> bool:
-        """Return whether two classes of one name (from a factory, or a repeated notebook cell) have equal
-        code."""
+        """Return whether two classes of one name (of a factory, or a repeated notebook cell) are equal."""
         if (
             a.__qualname__ != b.__qualname__
             or a.__module__ != b.__module__

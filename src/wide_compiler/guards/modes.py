@@ -29,8 +29,7 @@ def plain_world() -> bool:
 
 @contextlib.contextmanager
 def no_inference_mode() -> Iterator[None]:
-    """Turn inference mode off and keep the grad mode (leaving inference mode alone would enable
-    gradients)."""
+    """Turn inference mode off and keep the grad mode (leaving inference mode alone enables gradients)."""
     gradients = torch.is_grad_enabled()
     with torch.inference_mode(False), torch.set_grad_enabled(gradients):
         yield

@@ -172,7 +172,7 @@ class Observer:
         self._paused: types.FrameType | None = None  # nothing is recorded until this frame returns
         for call in calls:
             self._keep(call)
-            self._visit(call, _NO_CODE, getattr(call, "__qualname__", type(call).__name__))
+            self._visit_function(call, getattr(call, "__qualname__", type(call).__name__))
         for root in roots:
             for path, module in root.named_modules():
                 self._keep(module)
@@ -184,7 +184,7 @@ class Observer:
                     )
                 for table in (module._forward_hooks, module._forward_pre_hooks):
                     for hook in table.values():
-                        self._visit(hook, _NO_CODE, f"a hook of {path or type(module).__name__}")
+                        self._visit_function(hook, f"a hook of {path or type(module).__name__}")
 
     def run(self, call: Callable[[], Any], put_back: bool = True) -> Any:
         """Return the result of `call`.
@@ -239,8 +239,7 @@ class Observer:
             self._visit(argument, frame.f_back.f_code, self._paths.get(id(argument), "a result"))
 
     def _is_interlude(self, frame: types.FrameType) -> bool:
-        """Return whether the frame is not part of the call: a callback of the garbage collector, or a
-        nested router's capture."""
+        """Return whether the frame is a callback of the garbage collector, or a nested router's capture."""
         module = frame.f_globals.get("__name__") or ""
         return module.startswith(_CAPTURING) or any(
             frame.f_code is getattr(callback, "__code__", None) for callback in gc.callbacks
@@ -551,6 +550,9 @@ class Observer:
             self._note_thread()
         elif function is decimal.getcontext:
             self._note_decimals()
+
+    def _visit_function(self, function: Any, path: str) -> None:
+        self._visit(function, _NO_CODE, path)
 
     _visit_moving = _noting(State)
     _visit_array = _noting(Array)

@@ -82,8 +82,7 @@ class Snapshot:
         return True
 
     def first_change(self) -> Read | None:
-        """Return the first read with a different value, or None. Equal new values replace the recorded
-        ones."""
+        """Return the first read with a different value, or None. Equal new values replace recorded ones."""
         self._follow_emptied()
         for read in self.reads.values():
             now = read.now()

@@ -5,9 +5,6 @@ and compared with the wide model before it is returned.
 """
 
 import inspect
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import _tree
+from ..capture.member_export import quiet_logs
 from ..errors import ArgumentError, UnsupportedError, ValidationError, needs, one_line
 from ..lanes import packed_to_stacked, stacked_to_packed
 from ..measure.compare import model_difference
@@ -156,7 +154,7 @@ def _onnx(program: Any, path: str, args: tuple, kwargs: dict, expected: list[Ten
     from torch.onnx import OnnxExporterError
 
     try:
-        with _quiet_logger("torch.onnx"):
+        with quiet_logs():  # the exporter's messages are about packages that are not installed
             made = torch.onnx.export(program, dynamo=True, verbose=False)
     except OnnxExporterError as error:
         cause: BaseException = error
@@ -184,15 +182,3 @@ def _input_names(model: Any, count: int) -> tuple[str, ...]:
     parameters = inspect.signature(type(model.example_member()).forward).parameters.values()
     names = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD][1:]  # without self
     return tuple((names + [f"input_{i}" for i in range(len(names), count)])[:count])
-
-
-@contextmanager
-def _quiet_logger(name: str) -> Iterator[None]:
-    """Context manager without the exporter's messages about packages that are not installed."""
-    logger = logging.getLogger(name)
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)

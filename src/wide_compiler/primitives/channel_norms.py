@@ -66,9 +66,9 @@ class _WideBatchNorm(WideModule):
             if self.momentum is None:  # cumulative average; counts may differ between lanes
                 momentum = self.num_batches_tracked.to(torch.float64).reciprocal()
         kept = not self.training or self.track_running_stats
-        running = (self.running_mean, self.running_var) if kept else (None, None)
+        mean, var = (self.running_mean, self.running_var) if kept else (None, None)
         training = self.training or self.running_mean is None
-        return self.kernel(x, self.weight, self.bias, *running, training, momentum, self.eps)
+        return self.kernel(x, self.weight, self.bias, mean, var, training, momentum, self.eps)
 
 
 class WideBatchNorm1d(_WideBatchNorm):
@@ -139,9 +139,11 @@ def wide_instance_norm(
     """
     n = check_lanes("wide_instance_norm", x=x, weight=weight, bias=bias, running_mean=running_mean)
     # view, not flatten: a silent copy here would lose the update of the running statistics.
-    running = (None if t is None else t.view(-1) for t in (running_mean, running_var))
-    settings = (flat(weight), flat(bias), use_input_stats, momentum, eps)
-    return unfold_channels(F.instance_norm(fold_channels(x), *running, *settings), n)
+    mean, var = (None if t is None else t.view(-1) for t in (running_mean, running_var))
+    settings = (use_input_stats, momentum, eps)
+    return unfold_channels(
+        F.instance_norm(fold_channels(x), mean, var, flat(weight), flat(bias), *settings), n
+    )
 
 
 class WideInstanceNorm(WideModule):

@@ -41,8 +41,9 @@ def wide_conv_norm(
         gamma, beta, mean, var, eps = norm
         scale = torch.rsqrt(var + eps) if gamma is None else gamma * torch.rsqrt(var + eps)
         shift = -mean * scale if beta is None else beta - mean * scale
-    after = {"activation": "relu" if relu else "none", "scale": scale, "shift": shift, "residual": residual}
-    return lane_conv2d(x, weight, bias, stride, padding, dilation, **after)
+    after = {"scale": scale, "shift": shift, "residual": residual}
+    geometry = (stride, padding, dilation, "relu" if relu else "none")
+    return lane_conv2d(x, weight, bias, *geometry, **after)
 
 
 def _is_frozen_norm(node: fx.Node, x: fx.Node) -> bool:

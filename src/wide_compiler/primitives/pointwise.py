@@ -186,11 +186,12 @@ def masked_fill(b: Builder, x: Val, mask: Val, value: Val) -> Val:
 
 @rule(*ops("clamp.Tensor", "clip.Tensor"))
 def clamp(b: Builder, x: Val, low: Val | None = None, high: Val | None = None, **named: Val) -> Val:
-    bounds = {"min": low, "max": high, **named}
+    bounds: dict[str, Any] = {"min": low, "max": high, **named}
     given = [name for name, bound in bounds.items() if bound is not None]
     # All wide: the gradient of a bound fails if the other bound has more dims.
     x, *lanes = b.alike(x, *(bounds[name] for name in given))
-    return b.call(torch.clamp, x, **dict(zip(given, lanes, strict=True)))
+    found: dict[str, Any] = dict(zip(given, lanes, strict=True))
+    return b.call(torch.clamp, x, **found)
 
 
 @rule(*ops("fill_.Tensor"))

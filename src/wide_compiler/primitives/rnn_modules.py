@@ -19,7 +19,9 @@ class _WideRecurrent(WideModule):
         *("input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout", "bidirectional"),
         "proj_size",
     )
-    ARGUMENTS = ("weights", "num_layers", "bidirectional", "batch_first", "bias", "dropout", "training")
+    ARGUMENTS: ClassVar[tuple[str, ...]] = (
+        *("weights", "num_layers", "bidirectional", "batch_first", "bias", "dropout", "training"),
+    )
     STRATEGIES = RNN_STRATEGIES
 
     def setup(self, members: list[Any]) -> None:

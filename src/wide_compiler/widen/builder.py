@@ -125,8 +125,7 @@ class Builder:
         return [self.aligned(self.wide(x), rank) for x in values]
 
     def lane_tensor(self, scalar: LaneScalar, like: Val) -> Val:
-        """Return a per-lane number as a tensor `[N]` with the dtype to which the number promotes beside
-        `like`.
+        """Return a per-lane number as a tensor `[N]` with the dtype to which it promotes beside `like`.
 
         float32 beside 16-bit floats, where a Python number is not rounded before it is used.
         """

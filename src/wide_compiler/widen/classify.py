@@ -42,8 +42,7 @@ def draws(node: fx.Node) -> bool:
 
 
 def depends_on_values(op: Any, args: Any) -> bool:
-    """Return whether the result is a Python number, or has a shape, that depends on the values of the
-    lane."""
+    """Return whether the result is a Python number, or has a shape, that depends on the lane's values."""
     if torch.Tag.data_dependent_output in getattr(op, "tags", ()):
         return True
     if torch.Tag.dynamic_output_shape not in getattr(op, "tags", ()):
@@ -56,8 +55,7 @@ def depends_on_values(op: Any, args: Any) -> bool:
 
 
 def with_dense_gradient(op: Any, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments with sparse gradients switched off, which slices of a stacked tensor cannot
-    have."""
+    """Return the arguments without sparse gradients, which slices of a stacked tensor cannot have."""
     names = [argument.name for argument in op._schema.arguments]
     dense = [False if name in _SPARSE else arg for name, arg in zip(names, args, strict=False)]
     return tuple(dense), {name: False if name in _SPARSE else arg for name, arg in kwargs.items()}

@@ -47,8 +47,7 @@ def _kinds(op: Any) -> list[tuple[str, bool]]:
 
 @functools.cache
 def decomposition_of(op: Any) -> Callable[..., Any] | None:
-    """Return a function with the op's arguments that computes it from smaller ops; None if PyTorch has
-    none."""
+    """Return a function of the op's arguments that computes it from smaller ops; None if there is none."""
     from torch._decomp import decomposition_table  # slow to import, and rarely needed
 
     if torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd"):
