@@ -108,13 +108,11 @@ class _Signature:
     def _compare_slot(self, path: str, other: "_Signature", lane: int) -> None:
         mine, theirs = self.state.get(path), other.state.get(path)
         if mine is None or theirs is None:
-            raise AlignmentError(
-                f"lane {lane}: {path} is {_describe(theirs)}, lane 0 has {_describe(mine)}; {REMEDY}"
-            )
+            got, want = _describe(theirs), _describe(mine)
+            raise AlignmentError(f"lane {lane}: {path} is {got}, lane 0 has {want}; {REMEDY}")
         if mine.kind != theirs.kind:
-            raise AlignmentError(
-                f"lane {lane}: {path} is a {theirs.kind}, lane 0 has a {mine.kind}; {REMEDY}"
-            )
+            got, want = theirs.kind, mine.kind
+            raise AlignmentError(f"lane {lane}: {path} is a {got}, lane 0 has a {want}; {REMEDY}")
         a, b = mine.tensor.shape, theirs.tensor.shape
         if a != b:
             raise AlignmentError(f"lane {lane}: {path} is {tuple(b)}, lane 0 has {tuple(a)}; {REMEDY}")

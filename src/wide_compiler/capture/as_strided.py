@@ -73,6 +73,5 @@ def _places(graph: fx.Graph, x: fx.Node, geometry: Sequence[Any], offset: Any) -
         count = graph.call_function(aten.sym_numel.default, (x,))
     numbers = graph.call_function(aten.arange.default, (count,), {"device": value.device})
     # Offset 0 by default, because the tensor starts at the beginning of its storage.
-    return graph.call_function(
-        aten.as_strided.default, (numbers, size, strides, rest[0] if rest else offset or 0)
-    )
+    start = rest[0] if rest else offset or 0
+    return graph.call_function(aten.as_strided.default, (numbers, size, strides, start))

@@ -275,9 +275,8 @@ def _read(flat: _Flat, exported: torch.export.ExportedProgram, recorder: Recorde
         else:
             constants[name] = exported.constants[spec.target]
             if not isinstance(constants[name], Tensor):
-                raise CaptureFailed(
-                    f"its forward uses a {type(constants[name]).__name__}, which a graph cannot hold"
-                )
+                kind = type(constants[name]).__name__
+                raise CaptureFailed(f"its forward uses a {kind}, which a graph cannot hold")
             if _tree.is_fake(constants[name]):
                 raise CaptureFailed("its forward computes with tensors that torch.export cannot trace")
     graph = clean(exported.graph_module, set(inputs))

@@ -56,18 +56,14 @@ class OpaqueCall:
 
     def leaves(self, tensors: Sequence[Tensor], sizes: Sequence[int]) -> list[Any]:
         """Return the leaves of (args, kwargs) with these tensors and sizes."""
-        tensor_iter, size_iter = iter(tensors), iter(sizes)
-        return [
-            next(tensor_iter) if leaf is _TENSOR else next(size_iter) if leaf is _SIZE else leaf
-            for leaf in self.statics
-        ]
+        given = {_TENSOR: iter(tensors), _SIZE: iter(sizes)}
+        return [next(given[leaf]) if isinstance(leaf, _Hole) else leaf for leaf in self.statics]  # type: ignore[call-overload]
 
     def rebuild(self, tensors: list[Tensor]) -> Any:
         assert self.out_spec is not None
-        tensor_iter = iter(tensors)
-        return _tree.unflatten(
-            [next(tensor_iter) if leaf is _TENSOR else leaf for leaf in self.out_statics], self.out_spec
-        )
+        given = iter(tensors)
+        leaves = [next(given) if leaf is _TENSOR else leaf for leaf in self.out_statics]
+        return _tree.unflatten(leaves, self.out_spec)
 
 
 class _Hole(enum.Enum):
@@ -194,9 +190,8 @@ class Recorder:
         leaves, spec = _tree.flatten((args, kwargs))
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         sizes = [leaf for leaf in leaves if isinstance(leaf, torch.SymInt)]
-        statics = [
-            _TENSOR if isinstance(x, Tensor) else _SIZE if isinstance(x, torch.SymInt) else x for x in leaves
-        ]
+        kinds = {Tensor: _TENSOR, torch.SymInt: _SIZE}
+        statics = [next((hole for kind, hole in kinds.items() if isinstance(x, kind)), x) for x in leaves]
         handler = handling_frame(inspect.currentframe())
         if handler is not None:
             self.handlers.append((handler.f_locals.get("self"), path or name))

@@ -37,9 +37,8 @@ def laid_out(source: Tensor, like: Tensor) -> Tensor:
     if source.layout != torch.strided or like.layout != torch.strided or source.numel() == 0:
         return source.clone()
     if not overlaps_itself(like):
-        return torch.empty_strided(like.shape, like.stride(), dtype=source.dtype, device=source.device).copy_(
-            source
-        )
+        empty = torch.empty_strided(like.shape, like.stride(), dtype=source.dtype, device=source.device)
+        return empty.copy_(source)
     places = torch.arange(extent_of(like), device=source.device).as_strided(like.shape, like.stride())
     memory = source.new_zeros(extent_of(like)).index_put((places,), source)
     return memory.as_strided(like.shape, like.stride())
@@ -100,9 +99,8 @@ class LayoutReads(TorchFunctionMode):
         elif func in _HISTORY and not is_input:
             self.of_gradients = True
         elif func in _HISTORY:
-            self.refused = (
-                "its forward reads is_leaf, grad_fn or _version of an input, which a graph would freeze"
-            )
+            what = "is_leaf, grad_fn or _version of an input"
+            self.refused = f"its forward reads {what}, which a graph would freeze"
         else:
             self.refused = f"its forward reads {func.__name__}() of a tensor, which differs for lanes"
 

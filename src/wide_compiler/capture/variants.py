@@ -100,9 +100,8 @@ class _ObjectComparison:
             return True
         self.seen[id(a), id(b)] = (a, b)
         mine, theirs = _members(a), _members(b)
-        bases = all(
-            x is y or self._alike_classes(x, y) for x, y in zip(a.__mro__[1:], b.__mro__[1:], strict=True)
-        )
+        pairs = zip(a.__mro__[1:], b.__mro__[1:], strict=True)
+        bases = all(x is y or self._alike_classes(x, y) for x, y in pairs)
         return bases and mine.keys() == theirs.keys() and all(self.alike(mine[k], theirs[k]) for k in mine)
 
     def _alike_inside(self, a: Any, b: Any) -> bool:

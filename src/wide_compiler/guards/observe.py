@@ -84,10 +84,8 @@ _APPLY = getattr(getattr(torch.autograd.Function.apply, "__func__", None), "__co
 # reads on entry and which does not change results.
 _SETTINGS = ("torch", "torch._C", "sys")
 _ASKS = ("get_", "_get_", "is_", "are_", "getrecursionlimit")
-_KEYED = {
-    *("is_grad_enabled", "is_autocast_enabled", "get_default_dtype", "get_autocast_dtype"),
-    "is_autocast_cache_enabled",
-}
+_KEYED = {"is_grad_enabled", "is_autocast_enabled", "get_default_dtype", "get_autocast_dtype"}
+_KEYED |= {"is_autocast_cache_enabled"}
 _TENSOR_NAMES = frozenset(dir(Tensor))
 # Caches that `functools.singledispatch` keeps in closure cells.
 _MEMO = {"dispatch_cache", "cache_token", "_clear_cache"}
@@ -179,9 +177,8 @@ class Observer:
                 self._running.add(id(module))
                 self._paths[id(module)] = path or type(module).__name__
                 if _CACHE in vars(module):  # written by one tower and read by others
-                    self.reads.note(
-                        Table, vars(module)[_CACHE], path=f"the cache of {self._paths[id(module)]}"
-                    )
+                    where = f"the cache of {self._paths[id(module)]}"
+                    self.reads.note(Table, vars(module)[_CACHE], path=where)
                 for table in (module._forward_hooks, module._forward_pre_hooks):
                     for hook in table.values():
                         self._visit_function(hook, f"a hook of {path or type(module).__name__}")

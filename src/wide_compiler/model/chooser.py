@@ -1,7 +1,7 @@
 """Choice of how a call runs: candidate plans are timed on the call itself, and the fastest is taken."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
@@ -204,7 +204,7 @@ class Chooser:
         if self.config.compile:
             plain = [str(plan)]
             plan = self._search_compiled(plan)
-        recipes = {label: plan.recipe for label, plan in self.plans.items()}
+        recipes = {label: asdict(plan) for label, plan in self.plans.items()}
         decision = contest.conclude(self.key, str(plan), plain, recipes)
         return self._tuned(plan, decision.why, decision.ms)
 

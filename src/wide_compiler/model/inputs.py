@@ -44,9 +44,8 @@ def accepted_sample(member: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple
         return doubled
     error = member_error(member, args, kwargs)
     if error is not None:
-        hint = (
-            "" if args or not kwargs else "; to pass one dict as a positional argument, write sample=({...},)"
-        )
+        given_dict = kwargs and not args
+        hint = "; to pass one dict as a positional argument, write sample=({...},)" if given_dict else ""
         raise SampleError(f"the model rejects the sample: {type(error).__name__}: {error}{hint}") from error
     return args, kwargs
 

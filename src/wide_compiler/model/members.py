@@ -73,10 +73,9 @@ def build_tree(
         else:
             data = torch.stack([t.detach() for t in tensors])
             wide.add(canonical)
-        _hang(
-            scope, slot, nn.Parameter(data, slot.tensor.requires_grad) if slot.kind == "parameter" else data
-        )
-        kind = "parameter" if slot.kind == "parameter" else "buffer"
+        is_parameter = slot.kind == "parameter"
+        _hang(scope, slot, nn.Parameter(data, slot.tensor.requires_grad) if is_parameter else data)
+        kind = "parameter" if is_parameter else "buffer"
         places[canonical] = Place(canonical, scope, slot.name, kind)
     return list(places.values()), wide, one_object
 
@@ -178,9 +177,8 @@ class Skeletons:
         for lane, skeleton in enumerate(lanes):
             names = canonical_names(skeleton)
             for slot in [slot for slot in slots(skeleton) if slot.kind == "constant"]:
-                home_of(skeleton.get_submodule(slot.owner), slot.kind)[slot.name] = constant_of(
-                    lane, names[slot.path]
-                )
+                home = home_of(skeleton.get_submodule(slot.owner), slot.kind)
+                home[slot.name] = constant_of(lane, names[slot.path])
         self.variants, self.variant_of_lane = lanes, list(range(len(lanes)))
         return stands_for
 

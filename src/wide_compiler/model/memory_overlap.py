@@ -137,9 +137,8 @@ def own_copies(
             continue
         group = _group(i, tensors, copies)
         if all(_same_view(tensor, tensors[j]) for j in group):
-            copies |= dict.fromkeys(
-                group, tensor.clone(memory_format=_DENSE) if contiguous else strided_copy(tensor)
-            )
+            copy = tensor.clone(memory_format=_DENSE) if contiguous else strided_copy(tensor)
+            copies |= dict.fromkeys(group, copy)
         else:
             copies |= dict(zip(group, _copied_together([tensors[j] for j in group]), strict=True))
     return [copies[i] for i in range(len(tensors))]

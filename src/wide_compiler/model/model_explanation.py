@@ -87,6 +87,7 @@ def _measure(model: Any, program: WideProgram, rows: list[NodeRow], repeats: int
 
 
 def summarize(model: Any) -> str:
+    """Return lanes, parameters and how the last program runs, in a few lines."""
     member = model.skeletons.lane(0)
     per_lane = sum(p.numel() for p in member.parameters())
     held = sum(p.numel() for p in model.parameters())
@@ -95,9 +96,8 @@ def summarize(model: Any) -> str:
     lines.append(f"  parameters: {per_lane:,} a lane, {held:,} held")
     shared = [p for p in model.places if p.path not in model.wide_states]
     if shared:
-        lines.append(
-            f"  shared by all lanes: {len(shared)} tensors, {sum(p.tensor.numel() for p in shared):,} numbers"
-        )
+        numbers = sum(p.tensor.numel() for p in shared)
+        lines.append(f"  shared by all lanes: {len(shared)} tensors, {numbers:,} numbers")
     if program is None:
         lines.append("  runs: not built yet in this mode")
     elif isinstance(program, WideProgram):

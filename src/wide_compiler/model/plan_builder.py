@@ -32,16 +32,11 @@ class CallPlan:
 
     @classmethod
     def read(cls, answer: Any) -> "CallPlan":
-        """Read a stored `recipe`. Raise if it is not valid."""
+        """Read what was stored of `dataclasses.asdict`. Raise if it is not valid."""
         plan = cls(str(answer["way"]), dict(answer["taken"]), bool(answer["compiled"]))
         if plan.way not in ("wide", "loop"):
             int(plan.way.removeprefix(CHUNKS))
         return plan
-
-    @property
-    def recipe(self) -> dict[str, Any]:
-        """The plan as plain values, for `read`."""
-        return {"way": self.way, "taken": self.taken, "compiled": self.compiled}
 
     def __str__(self) -> str:
         parts = [self.way, *(f"{site} as {strategy}" for site, strategy in sorted(self.taken.items()))]

@@ -270,10 +270,8 @@ class ProgramCache:
         for path in self.kept:
             module = model.get_submodule(path)
             states[path] = model.registered.probe(path, probe_lanes, module.training)
-        inputs = [
-            to_local(t.detach()[:probe_lanes] if w else t.detach())
-            for t, w in zip(call.tensors, call.wide, strict=True)
-        ]
+        pairs = zip(call.tensors, call.wide, strict=True)
+        inputs = [to_local(t.detach()[:probe_lanes] if wide else t.detach()) for t, wide in pairs]
         layout = functools.partial(model.registered.layout, model) if self.kept else None
         probe = Probe(probe_lanes, states, inputs, layout)
         graph = widen(captured, frozenset(model.wide_states), call.wide, probe, self.config.strategies)

@@ -107,10 +107,8 @@ class ProgrammedLanes(LaneStore):
             rest = tuple(tuple(map(operator.index, shape[1:])) for shape in shapes)
             found = self._find_while_tracing(self._mode(call), rest, call.wide, True, torch.is_grad_enabled())
         if found < 0:
-            whole = tuple(call.member_shapes)
-            found = self._find_while_tracing(
-                self._mode(call), whole, call.wide, False, torch.is_grad_enabled()
-            )
+            mode, whole, grad = self._mode(call), tuple(call.member_shapes), torch.is_grad_enabled()
+            found = self._find_while_tracing(mode, whole, call.wide, False, grad)
         return self.programs.traced.get(found)
 
     @constant_result

@@ -25,10 +25,8 @@ class Registered:
         self.instances = {p: [m.get_submodule(p) for m in models] for p in self.builders}
 
     def build(self, models: Sequence[nn.Module]) -> dict[str, nn.Module]:
-        return {
-            path: build_wide(builder, [m.get_submodule(path) for m in models])
-            for path, builder in self.builders.items()
-        }
+        builders = self.builders.items()
+        return {p: build_wide(builder, [m.get_submodule(p) for m in models]) for p, builder in builders}
 
     def forget_instances(self) -> None:
         """Drop references to the original modules after compiling."""
@@ -46,9 +44,8 @@ class Registered:
 
     def stacked_tensors(self, module: nn.Module, path: str, n: int) -> list[Tensor]:
         """Return the tensors of a registered wide module that correspond to its members', `[N, ...]`."""
-        return [
-            stacked_tensor(module, path, f"{path}.{name}", n) for name in tensors_of(self.examples[path][0])
-        ]
+        names = tensors_of(self.examples[path][0])
+        return [stacked_tensor(module, path, f"{path}.{name}", n) for name in names]
 
     def apply(self, function: Any) -> None:
         """Apply a device or dtype conversion to the examples, as `nn.Module._apply`."""

@@ -57,9 +57,8 @@ class Trial:
         try:
             self.expect(tensors)
         except RegisteredMismatch as refusal:
-            raise ValidationError(
-                f"{path}: {member} cannot be run by {wide}, registered for it: {refusal}"
-            ) from refusal
+            why = f"{path}: {member} cannot be run by {wide}, registered for it: {refusal}"
+            raise ValidationError(why) from refusal
         problems: list[str] = []
         for layout, words in LAYOUTS.items():
             problem = self.problem(layout)

@@ -61,9 +61,7 @@ class Children:
 
     def __delattr__(self, name: str) -> None:
         if isinstance(self.__dict__.get("_modules", {}).get(name), Scope):
-            raise UnsupportedError(
-                f"{name} is part of the members and cannot be deleted; compile other members"
-            )
+            raise UnsupportedError(f"{name} is part of the members, not to be deleted; compile other members")
         super().__delattr__(name)
 
     def __getitem__(self, key: int | str) -> Any:

@@ -247,9 +247,7 @@ class WideModel(ProgrammedLanes):
             self._forget_routes()
         return self
 
-    def summary(self) -> str:
-        """Return lanes, parameters and how the last program runs, in a few lines."""
-        return summarize(self)
+    summary = summarize
 
     def explain(self, measure: bool = True) -> ModelExplanation:
         """Return how every node of the members' graph runs, with its time on the sample if `measure`."""
@@ -274,9 +272,8 @@ class WideModel(ProgrammedLanes):
             self._forget()
             self.seeds.to(self._device())
             self.frozen_lanes.to(self._device())
-            self.skeletons.to(
-                next((p.tensor for p in self.places if p.tensor.is_floating_point()), torch.empty(0))
-            )
+            floats = (p.tensor for p in self.places if p.tensor.is_floating_point())
+            self.skeletons.to(next(floats, torch.empty(0)))
             self._sample = moved_sample(self._sample, self.places)
         self.views.relink(self.places, self.wide_states)
         mark_parameters(self)

@@ -179,9 +179,7 @@ class WideAttention(WideModule):
         q, k, v = (self._split_heads(t, batched) for t in self._project(query, key, value))
         batch = q.shape[1]
         if is_causal and attn_mask is None:
-            raise ArgumentError(
-                "WideAttention: is_causal says that attn_mask is causal; pass the attn_mask too"
-            )
+            raise ArgumentError("WideAttention: is_causal says attn_mask is causal; pass the attn_mask too")
 
         is_causal = is_causal and key_padding_mask is None and not need_weights
         masks = []
@@ -214,11 +212,10 @@ class WideAttention(WideModule):
             weights = weights.mean(2) if average_attn_weights else weights
             weights = weights if batched else weights.squeeze(1)
         else:
-            mask_wide = mask is not None and mask.shape[0] == self.n
-            shared = mask if mask is None or mask_wide else mask[0]
-            y_NBHLE = self.kernel(
-                q, k, v, shared, dropout_p, is_causal, strategy=self.strategy, mask_wide=mask_wide
-            )
+            wide = mask is not None and mask.shape[0] == self.n
+            mask = mask if mask is None or wide else mask[0]
+            options: Any = {"strategy": self.strategy, "mask_wide": wide}
+            y_NBHLE = self.kernel(q, k, v, mask, dropout_p, is_causal, **options)
         y = wide_linear(y_NBHLE.transpose(2, 3).flatten(-2), self.out_proj.weight, self.out_proj.bias)
         if not batched:
             return y.squeeze(1), weights

@@ -45,9 +45,8 @@ def wide_batch_norm(
     else:
         # view, not flatten: a silent copy here would lose the update of the running statistics.
         factor = 0.0 if isinstance(momentum, Tensor) else momentum
-        y_BP = F.batch_norm(
-            x_BP, running_mean.view(-1), running_var.view(-1), w_P, b_P, training, factor, eps
-        )
+        mean_P, var_P = running_mean.view(-1), running_var.view(-1)
+        y_BP = F.batch_norm(x_BP, mean_P, var_P, w_P, b_P, training, factor, eps)
     return unfold_channels(y_BP, n)
 
 
@@ -140,10 +139,9 @@ def wide_instance_norm(
     n = check_lanes("wide_instance_norm", x=x, weight=weight, bias=bias, running_mean=running_mean)
     # view, not flatten: a silent copy here would lose the update of the running statistics.
     mean, var = (None if t is None else t.view(-1) for t in (running_mean, running_var))
-    settings = (use_input_stats, momentum, eps)
-    return unfold_channels(
-        F.instance_norm(fold_channels(x), mean, var, flat(weight), flat(bias), *settings), n
-    )
+    w_P, b_P = flat(weight), flat(bias)
+    y_BP = F.instance_norm(fold_channels(x), mean, var, w_P, b_P, use_input_stats, momentum, eps)
+    return unfold_channels(y_BP, n)
 
 
 class WideInstanceNorm(WideModule):

@@ -6,6 +6,8 @@ finished lane graph and fuses after convolutions with strategy "implicit_gemm".
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, fx
 
@@ -41,9 +43,9 @@ def wide_conv_norm(
         gamma, beta, mean, var, eps = norm
         scale = torch.rsqrt(var + eps) if gamma is None else gamma * torch.rsqrt(var + eps)
         shift = -mean * scale if beta is None else beta - mean * scale
-    after = {"scale": scale, "shift": shift, "residual": residual}
-    geometry = (stride, padding, dilation, "relu" if relu else "none")
-    return lane_conv2d(x, weight, bias, *geometry, **after)
+    act = "relu" if relu else "none"
+    options: dict[str, Any] = {"scale": scale, "shift": shift, "residual": residual}
+    return lane_conv2d(x, weight, bias, stride, padding, dilation, act, **options)
 
 
 def _is_frozen_norm(node: fx.Node, x: fx.Node) -> bool:

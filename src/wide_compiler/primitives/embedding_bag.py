@@ -139,9 +139,8 @@ class WideEmbeddingBag(WideTable):
         self, indices: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None
     ) -> Tensor:
         """Reduce bags of indices `[N, B, L]`, or `[N, T]` with offsets `[N, B]`; returns `[N, B, D]`."""
-        return self._call(
-            indices, offsets, self.mode, per_sample_weights, self.padding_idx, self.include_last_offset
-        )
+        options = (self.mode, per_sample_weights, self.padding_idx, self.include_last_offset)
+        return self._call(indices, offsets, *options)
 
 
 _MODES = ("sum", "mean", "max")

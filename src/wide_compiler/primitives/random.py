@@ -49,9 +49,8 @@ def draw_dropout(x: Tensor, p: Any, train: bool, rng: Tensor | None, site: int) 
         return WideDropout.kernel(x, p, train)
     keep = 1.0 - (p if isinstance(p, float | int) else p.view(-1, *([1] * (x.dim() - 1))))
     mask = lane_uniform(rng, site, x.shape[1:], torch.float32) < keep
-    scale = (
-        1.0 / keep if isinstance(keep, float) and keep > 0 else 1.0 / torch.as_tensor(keep).clamp_min(1e-30)
-    )
+    divisor = keep if isinstance(keep, float) and keep > 0 else torch.as_tensor(keep).clamp_min(1e-30)
+    scale = 1.0 / divisor
     return torch.where(mask, x * scale, 0.0).to(x.dtype)
 
 
@@ -64,23 +63,17 @@ def dropout(b: Builder, x: Val, p: Any, train: Any = True) -> Val | None:
     return b.call(draw_dropout, b.wide(x), p, train, b.rng, b.random_site())
 
 
-_DRAWS = {
-    True: (lane_normal, torch.randn, torch.randn_like),
-    False: (lane_uniform, torch.rand, torch.rand_like),
-}
-
-
 def draw_like(x: Tensor, normal: bool, rng: Tensor | None, site: int, **kwargs: Any) -> Tensor:
-    seeded, _, plain = _DRAWS[normal]
     if rng is None:
-        return plain(x, **kwargs)
+        return (torch.randn_like if normal else torch.rand_like)(x, **kwargs)
+    seeded = lane_normal if normal else lane_uniform
     return seeded(rng, site, x.shape[1:], kwargs.get("dtype") or x.dtype)
 
 
 def draw(n: int, size: list[int], normal: bool, rng: Tensor | None, site: int, **kwargs: Any) -> Tensor:
-    seeded, plain, _ = _DRAWS[normal]
     if rng is None:
-        return plain([n, *size], **kwargs)
+        return (torch.randn if normal else torch.rand)([n, *size], **kwargs)
+    seeded = lane_normal if normal else lane_uniform
     return seeded(rng, site, size, kwargs.get("dtype") or torch.get_default_dtype())
 
 

@@ -90,9 +90,8 @@ def wide_lstm(
     Returns:
         `(output, (h_n, c_n))` as from `nn.LSTM`, with a lane axis in front.
     """
-    y, (h, c) = _wide_rnn(
-        LSTM, x, hx, weights, num_layers, bidirectional, batch_first, has_biases, dropout, train, strategy
-    )
+    settings = (num_layers, bidirectional, batch_first, has_biases, dropout, train, strategy)
+    y, (h, c) = _wide_rnn(LSTM, x, hx, weights, *settings)
     return y, (h, c)
 
 
@@ -102,10 +101,8 @@ def wide_gru(
     strategy: str = "auto",
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """GRU, each lane with its own weights; arguments as in `wide_lstm`, with one state `[N, K, B, H]`."""
-    state = None if hx is None else (hx,)
-    y, (h,) = _wide_rnn(
-        GRU, x, state, weights, num_layers, bidirectional, batch_first, has_biases, dropout, train, strategy
-    )
+    settings = (num_layers, bidirectional, batch_first, has_biases, dropout, train, strategy)
+    y, (h,) = _wide_rnn(GRU, x, None if hx is None else (hx,), weights, *settings)
     return y, h
 
 
@@ -117,8 +114,6 @@ def wide_rnn(
     """Elman network with nonlinearity "tanh" or "relu"; other arguments as in `wide_gru`."""
     if nonlinearity not in RNN:
         raise ArgumentError(f"wide_rnn: expected nonlinearity 'tanh' or 'relu', got {nonlinearity!r}")
-    kind, state = RNN[nonlinearity], None if hx is None else (hx,)
-    y, (h,) = _wide_rnn(
-        kind, x, state, weights, num_layers, bidirectional, batch_first, has_biases, dropout, train, strategy
-    )
+    settings = (num_layers, bidirectional, batch_first, has_biases, dropout, train, strategy)
+    y, (h,) = _wide_rnn(RNN[nonlinearity], x, None if hx is None else (hx,), weights, *settings)
     return y, h

@@ -186,9 +186,8 @@ class Replay:
         """Make the current stream wait for the last one, since both use the recording's memory."""
         now = current_stream()
         if self.stream is not None and self.stream != now:
-            other = torch.cuda.Stream(
-                stream_id=self.stream[0], device_index=self.stream[1], device_type=self.stream[2]
-            )
+            number, index, kind = self.stream
+            other = torch.cuda.Stream(stream_id=number, device_index=index, device_type=kind)
             torch.cuda.current_stream().wait_stream(other)
         self.stream = now
 

@@ -40,9 +40,7 @@ def autocast_restored() -> Iterator[None]:
 def refuse_seeds(rng: Tensor | None, op: str) -> None:
     """Raise if lanes have seeds: this op can only use PyTorch's generator."""
     if rng is not None:
-        raise UnsupportedError(
-            f"{op} cannot draw from a seed per lane; remove the seeds with wide.seed(None)"
-        )
+        raise UnsupportedError(f"{op} cannot draw from a seed per lane; remove seeds by wide.seed(None)")
 
 
 def fold(op: Callable[..., Any], x: Tensor, *args: Any, **kwargs: Any) -> Any:

@@ -87,9 +87,8 @@ class LanesFunction(torch.autograd.Function):
         ctx.names = list(seen["context"].attributes())
         ctx.shapes = [arg.shape if isinstance(arg, Tensor) else None for arg in args]
         ctx.save_for_backward(*tensors)
-        ctx.mark_non_differentiable(
-            *[r for r, without in zip(results, seen["without_gradient"], strict=True) if without]
-        )
+        pairs = zip(results, seen["without_gradient"], strict=True)
+        ctx.mark_non_differentiable(*[result for result, without in pairs if without])
         ctx.set_materialize_grads(seen["context"]._lane_materialize)
         return results
 

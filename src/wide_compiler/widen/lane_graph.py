@@ -82,7 +82,5 @@ def scalar_tensor(values: tuple[Any, ...]) -> torch.Tensor:
 
 def scalar_data(name: str, values: tuple[Any, ...], device: torch.device) -> dict[str, Any]:
     """Both forms of per-lane Python numbers that a lane graph may use."""
-    return {
-        f"scalar:{name}": scalar_tensor(values).to(device),
-        f"scalar_values:{name}": LaneValues(values),
-    }
+    tensor = scalar_tensor(values).to(device)
+    return {f"scalar:{name}": tensor, f"scalar_values:{name}": LaneValues(values)}
