@@ -4,8 +4,6 @@ Modules with `@triton.jit` functions import triton at the top, so callers import
 True; `import wide_compiler` then needs no triton.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import os

@@ -1,7 +1,5 @@
 """Activations supported by the kernels: as torch functions, and on a tile of a Triton kernel."""
 
-from __future__ import annotations
-
 import triton
 import triton.language as tl
 

@@ -1,7 +1,5 @@
 """Triton kernel of the backward of `lane_chain`: all gradients of one lane of a small MLP."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import triton

@@ -1,7 +1,5 @@
 """Triton kernel of the forward of `lane_chain`: a lane of a small MLP, with the values for its gradient."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import triton

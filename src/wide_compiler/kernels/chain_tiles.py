@@ -4,8 +4,6 @@ Tiles are transposed, `[features, batch]`: a weight is then the left operand of 
 cores take in 64 rows, and is loaded into registers without a transpose.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import triton

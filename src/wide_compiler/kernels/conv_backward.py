@@ -3,8 +3,6 @@
 Shapes as in `lane_conv`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

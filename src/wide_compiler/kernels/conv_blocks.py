@@ -1,7 +1,5 @@
 """Block configs of the convolution kernels for the autotuner."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import triton

@@ -3,8 +3,6 @@
 Shapes as in `lane_conv`; dy is the gradient of the output, `[N, B, O, OH, OW]` of any strides.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -5,8 +5,6 @@ takes one learning rate. Here a program updates a small chunk of one lane of one
 several tensors.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from functools import lru_cache

@@ -6,8 +6,6 @@ only if `_triton.available()`: it needs triton.
 Shapes: Z lanes times batch, H heads, L queries, S keys, E width of a head.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

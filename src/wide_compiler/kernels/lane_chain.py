@@ -7,8 +7,6 @@ module only if `_triton.available()`: it needs triton.
 Shapes: N lanes, B batch, I in-features, O out-features.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -9,8 +9,6 @@ result is laid out in memory as `[B, OH, OW, N, O]`, which is channels-last of t
 layers that fold their lanes read it without a copy.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -5,8 +5,6 @@ Import this module only if `_triton.available()`: it needs triton.
 Shapes: N lanes, M rows, I in-features, O out-features.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

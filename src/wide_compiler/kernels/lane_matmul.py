@@ -7,8 +7,6 @@ this module only if `_triton.available()`: it needs triton.
 Shapes: N lanes, M rows, K the summed axis, O out-features.
 """
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl

@@ -6,8 +6,6 @@ their gradient (`rnn_backward`). Import this module only if `_triton.available()
 Shapes: N lanes, T time steps, B batch, H hidden features. float32 only.
 """
 
-from __future__ import annotations
-
 import torch
 import triton
 from torch import Tensor

@@ -7,8 +7,6 @@ are rounded there. In large products, weights are read from shared memory, so th
 packed.
 """
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl

@@ -7,8 +7,6 @@ weight. The gradient of the weight is one product over all steps, computed by th
 Shapes as in `lane_rnn`.
 """
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl

@@ -8,8 +8,6 @@ small batch wastes less of it.
 Shapes as in `lane_rnn`.
 """
 
-from __future__ import annotations
-
 import triton
 import triton.language as tl
 

@@ -3,8 +3,6 @@
 Shapes as in `lane_rnn`.
 """
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl

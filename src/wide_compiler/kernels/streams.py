@@ -6,8 +6,6 @@ overlap are faster. Needs no triton. On a CPU the lanes run one after another.
 Shapes: N lanes, B batch, C in-channels, O out-channels; 1, 2 or 3 spatial axes follow.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 

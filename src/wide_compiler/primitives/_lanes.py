@@ -5,8 +5,6 @@ P lanes and channels folded together. A suffix such as `x_NBC` lists the leading
 (spatial axes, for example) are not listed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

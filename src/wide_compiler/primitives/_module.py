@@ -1,7 +1,5 @@
 """WideModule, the base class of wide modules: N members of one configuration, tensors stacked by name."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -37,7 +35,7 @@ def _owner(root: nn.Module, name: str) -> tuple[nn.Module, str]:
     return root, leaf
 
 
-def _run_kernel(self: WideModule, x: Tensor) -> Tensor:
+def _run_kernel(self: "WideModule", x: Tensor) -> Tensor:
     """Run `kernel` on x `[N, *]`, the member's input with lanes in front; returns `[N, *]`."""
     self.check_input(x)
     return self.kernel(x, *self.arguments())

@@ -3,8 +3,6 @@
 Shapes: N lanes, B batch, H heads, L queries, S keys, E width of a head, M width of the model.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

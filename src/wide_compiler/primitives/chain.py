@@ -4,8 +4,6 @@ A chain is several ops of the member, so it has no wide rule: the functions here
 lane graph.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 Shapes: N lanes, B batch, C channels, P folded N*C; suffixes list the leading axes only.
 """
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 import torch

@@ -4,8 +4,6 @@ Shapes: N lanes, B batch, C in-channels, O out-channels, G groups of one member,
 Suffixes list the leading axes only; 1, 2 or 3 spatial axes follow.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 Shapes: N lanes, B batch, C in-channels, O out-channels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import ClassVar
 

@@ -4,8 +4,6 @@ A batch norm in eval mode is a scale and a shift of each channel. `fuse_conv_nor
 finished lane graph and fuses after convolutions with strategy "implicit_gemm".
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

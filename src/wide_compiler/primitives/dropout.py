@@ -3,8 +3,6 @@
 Shapes: N lanes, `*` any number of axes.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -9,8 +9,6 @@ CUDA, as it does for one `nn.Embedding`. This needs no device synchronisation an
 same code can be compiled (on the CPU a compiled lookup raises RuntimeError).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar

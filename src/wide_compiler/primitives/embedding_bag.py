@@ -4,8 +4,6 @@ Shapes: N lanes, V rows of a table, D width of a row, B bags, L indices of a bag
 a lane whose bags are given by offsets.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -3,8 +3,6 @@
 Shapes: N lanes, I in-features, O out-features, `*` any number of axes.
 """
 
-from __future__ import annotations
-
 import operator
 from typing import Any
 

@@ -3,8 +3,6 @@
 Shapes: N lanes, `*` any number of axes, S the normalised axes (`normalized_shape`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -3,8 +3,6 @@
 Shapes: N lanes, I in-features, O out-features, `*` any number of axes, M those axes flattened.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

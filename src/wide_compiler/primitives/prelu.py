@@ -3,8 +3,6 @@
 Shapes: N lanes, B batch, C channels.
 """
 
-from __future__ import annotations
-
 import torch.nn.functional as F
 from torch import Tensor, nn
 

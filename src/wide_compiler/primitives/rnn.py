@@ -3,8 +3,6 @@
 Shapes: N lanes, B batch, T time steps, I in-features, H hidden features, K layers * directions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

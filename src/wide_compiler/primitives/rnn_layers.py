@@ -7,8 +7,6 @@ The two directions of a bidirectional layer run as twice as many lanes, the seco
 in time. This halves the number of steps and needs no separate code.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 

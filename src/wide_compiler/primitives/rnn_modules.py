@@ -1,7 +1,5 @@
 """Modules and rules of N recurrent networks, and rules of single cells."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 import torch
