@@ -311,10 +311,8 @@ def _read(flat: _Flat, exported: torch.export.ExportedProgram, recorder: Recorde
 def _watch_failures(member: nn.Module, failures: list[str]) -> Iterator[None]:
     """Collect in `failures` the paths of the modules that an exception passes, innermost first."""
     modules = [(p, m) for p, m in member.named_modules() if not isinstance(m, torch.jit.ScriptModule)]
-    with replaced(
-        "forward",
-        ((m, _reporting(average_of_all_batches(m) or m.forward, path, failures)) for path, m in modules),
-    ):
+    own = ((m, average_of_all_batches(m) or m.forward, path) for path, m in modules)
+    with replaced("forward", ((m, _reporting(forward, path, failures)) for m, forward, path in own)):
         yield
 
 

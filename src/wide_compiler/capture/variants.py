@@ -90,11 +90,8 @@ class _ObjectComparison:
 
     def _alike_classes(self, a: type, b: type) -> bool:
         """Return whether two classes of one name (of a factory, or a repeated notebook cell) are equal."""
-        if (
-            a.__qualname__ != b.__qualname__
-            or a.__module__ != b.__module__
-            or len(a.__mro__) != len(b.__mro__)
-        ):
+        names = [(cls.__qualname__, cls.__module__, len(cls.__mro__)) for cls in (a, b)]
+        if names[0] != names[1]:
             return False
         if (id(a), id(b)) in self.seen:
             return True
@@ -122,13 +119,8 @@ class _ObjectComparison:
         if isinstance(a, weakref.ref):
             return self.alike(a(), b())
         if isinstance(a, types.FunctionType):
-            return (
-                a.__code__ is b.__code__
-                and self.alike(a.__defaults__, b.__defaults__)
-                and self.alike(a.__kwdefaults__, b.__kwdefaults__)
-                and self.alike(_cells(a), _cells(b))
-                and self.alike(vars(a), vars(b))
-            )
+            parts = [[f.__defaults__, f.__kwdefaults__, _cells(f), vars(f)] for f in (a, b)]
+            return a.__code__ is b.__code__ and all(map(self.alike, *parts))
         if isinstance(a, types.MethodType):
             return a.__func__ is b.__func__ and self.alike(a.__self__, b.__self__)
         if isinstance(a, functools.partial):

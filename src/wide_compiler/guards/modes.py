@@ -100,11 +100,10 @@ def launch_state() -> tuple[Any, ...]:
     except RuntimeError:  # as in `launch_settings`
         precisions = precision(("cuda",))
     return (
-        *(precisions, _cudnn_benchmark(), _deterministic(), _grad_enabled()),
-        *(_capturing(), _stream(_device()), _autocast() and autocast_state()),
-        *(_transform(), forward_ad._current_level, _dispatch_modes()),
-        *(_function_modes() and function_modes(), _trace()),
-    )
+        precisions, _cudnn_benchmark(), _deterministic(), _grad_enabled(), _capturing(), _stream(_device()),
+        _autocast() and autocast_state(), _transform(), forward_ad._current_level, _dispatch_modes(),
+        _function_modes() and function_modes(), _trace(),
+    )  # fmt: skip
 
 
 # Looked up once, because attribute lookup is part of every call.

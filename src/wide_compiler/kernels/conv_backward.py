@@ -29,12 +29,8 @@ def backward(ctx, dy):
     dw = lane_conv2d_dw(dy, x, weight.shape[3:], *ctx.geometry) if need_weight else None
     if dw is not None and dw.stride() != weight.stride():
         dw = torch.empty_like(weight).copy_(dw)  # same strides: later ops need no transpose
-    return (
-        lane_conv2d_dx(dy, weight, x.shape[3:], *ctx.geometry) if need_x else None,
-        dw,
-        dy.sum((1, 3, 4)) if need_bias else None,
-        *[None] * 8,
-    )
+    dx = lane_conv2d_dx(dy, weight, x.shape[3:], *ctx.geometry) if need_x else None
+    return dx, dw, dy.sum((1, 3, 4)) if need_bias else None, *[None] * 8
 
 
 def _folded(t: Tensor) -> Tensor:
@@ -49,11 +45,9 @@ def library_backward(
     """Return the gradients of input, weight and bias by torch's grouped convolution; None if not needed."""
     n, channels = weight.shape[:2]
     geometry = (list(stride), list(padding), list(dilation), False, [0, 0], n, list(needed))
-    dx, dw, db = torch.ops.aten.convolution_backward(
-        _folded(dy), _folded(x), weight.flatten(0, 1), [n * channels], *geometry
-    )
-    return (
-        dx.unflatten(1, (n, -1)).transpose(0, 1) if needed[0] else None,
-        dw.unflatten(0, (n, -1)) if needed[1] else None,
-        db.unflatten(0, (n, -1)) if needed[2] else None,
+    folded = (_folded(dy), _folded(x), weight.flatten(0, 1), [n * channels])
+    dx, dw, db = torch.ops.aten.convolution_backward(*folded, *geometry)
+    dx = dx.unflatten(1, (n, -1)).transpose(0, 1) if needed[0] else None
+    return dx, *(
+        g.unflatten(0, (n, -1)) if need else None for g, need in zip((dw, db), needed[1:], strict=True)
     )

@@ -163,9 +163,8 @@ def _comes_out_right(device: torch.device, dtype: torch.dtype) -> bool:
         adam_([weight], [weight * 3], [average], [square], [], numbers, decoupled=False, maximize=False)
         return torch.allclose(weight, (1 - rates[:, None]).to(dtype), rtol=1e-5)
     except Exception as error:  # any error here must fall back to torch's Adam, not fail the step
-        warnings.warn(
-            f"torch's Adam is used, because the Triton kernel failed: {one_line(error)}", stacklevel=2
-        )
+        why = one_line(error)
+        warnings.warn(f"torch's Adam is used, because the Triton kernel failed: {why}", stacklevel=2)
         return False
 
 

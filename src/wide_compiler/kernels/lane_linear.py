@@ -39,13 +39,9 @@ def _linear_backward(ctx, dz):
     elif ctx.activation != "none":
         raise UnsupportedError(f"lane_linear: no gradient through a fused {ctx.activation!r}")
     need_x, need_weight, need_bias = ctx.needs_input_grad[:3]
-    return (
-        lane_matmul(dz, weight, ctx.compute, x.dtype) if need_x else None,
-        lane_matmul(dz.mT, x, ctx.compute, weight.dtype) if need_weight else None,
-        dz.sum(1, dtype=ctx.bias_dtype) if need_bias else None,
-        None,
-        None,
-    )
+    dx = lane_matmul(dz, weight, ctx.compute, x.dtype) if need_x else None
+    dw = lane_matmul(dz.mT, x, ctx.compute, weight.dtype) if need_weight else None
+    return dx, dw, dz.sum(1, dtype=ctx.bias_dtype) if need_bias else None, None, None
 
 
 _lane_linear.register_autograd(_linear_backward, setup_context=_linear_setup)

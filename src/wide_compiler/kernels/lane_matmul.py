@@ -192,12 +192,8 @@ def _matmul_setup(ctx, inputs, output):
 def _matmul_backward(ctx, dc):
     a, b = ctx.saved_tensors
     need_a, need_b = ctx.needs_input_grad[:2]
-    return (
-        lane_matmul(dc, b.mT, ctx.compute, a.dtype) if need_a else None,
-        lane_matmul(a.mT, dc, ctx.compute, b.dtype) if need_b else None,
-        None,
-        None,
-    )
+    da = lane_matmul(dc, b.mT, ctx.compute, a.dtype) if need_a else None
+    return da, lane_matmul(a.mT, dc, ctx.compute, b.dtype) if need_b else None, None, None
 
 
 lane_matmul.register_autograd(_matmul_backward, setup_context=_matmul_setup)

@@ -35,12 +35,11 @@ def _lane_lstm(
     if N * B * H == 0 or T == 0:
         out[1].copy_(c0)
         return out
-    inputs = gates_x, w_hh.contiguous(), h0.contiguous(), c0.contiguous()
+    inputs = gates_x, w_hh.contiguous(), h0.contiguous(), c0.contiguous(), *out
     settings = launch(H, B, N, gates_x.device)
     with on_device(gates_x):
-        lstm_kernel[triton.cdiv(B, settings["BB"]), N](
-            *inputs, *out, T, B, *gates_x.stride()[:3], SAVE=save, **settings
-        )
+        kernel = lstm_kernel[triton.cdiv(B, settings["BB"]), N]
+        kernel(*inputs, T, B, *gates_x.stride()[:3], SAVE=save, **settings)
     return out
 
 

@@ -31,14 +31,8 @@ def launch(hidden: int, rows: int, lanes: int, device: torch.device) -> dict[str
     few = 8  # fewest columns of a tensor core
     block = 2 * few if rows > few and lanes * triton.cdiv(rows, few) > MULTIPROCESSORS else few
     width = max(next_pow2(hidden), 16)
-    return {
-        "H": hidden,
-        "PRECISION": precision("matmul"),
-        "BB": block,
-        "HP": width,
-        "num_warps": min(width // 16, 8),
-        "num_stages": _stages(width, block, device),
-    }
+    tiles = {"H": hidden, "PRECISION": precision("matmul"), "BB": block, "HP": width}
+    return {**tiles, "num_warps": min(width // 16, 8), "num_stages": _stages(width, block, device)}
 
 
 @triton.jit

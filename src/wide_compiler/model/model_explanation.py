@@ -87,7 +87,6 @@ def _measure(model: Any, program: WideProgram, rows: list[NodeRow], repeats: int
 
 
 def summarize(model: Any) -> str:
-    """Return lanes, parameters and how the last program runs, in a few lines."""
     member = model.skeletons.lane(0)
     per_lane = sum(p.numel() for p in member.parameters())
     held = sum(p.numel() for p in model.parameters())

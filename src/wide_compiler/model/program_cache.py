@@ -239,10 +239,8 @@ class ProgramCache:
         try:
             if model.skeletons.separated and (path := keeps_history(model.skeletons.variants[0])):
                 raise HasEffects(f"{path} keeps a tensor with a gradient history, which a graph would lose")
-            captured = capture_members(
-                *(model.skeletons, model.capture_state, call, self.kept),
-                *(free_dims(shapes, known), self.grad_mode(), model.living),
-            )
+            how = (self.kept, free_dims(shapes, known), self.grad_mode(), model.living)
+            captured = capture_members(model.skeletons, model.capture_state, call, *how)
         except HasEffects as effect:
             changes.note(str(effect))
             raise

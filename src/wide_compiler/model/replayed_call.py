@@ -44,11 +44,8 @@ class ReplayedCall:
         replay = route.way
         if not isinstance(replay, Replay) or replay.lender is None:
             return None
-        if (
-            route.binding.modules
-            or route.program.graph.enters_autocast
-            or model.frozen_lanes.lanes is not None
-        ):
+        frozen = model.frozen_lanes.lanes is not None
+        if frozen or route.binding.modules or route.program.graph.enters_autocast:
             return None
         if any(home.get(name) is None for _, home, name, _ in route.binding.states):
             return None  # computed at each call

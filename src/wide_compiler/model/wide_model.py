@@ -247,7 +247,9 @@ class WideModel(ProgrammedLanes):
             self._forget_routes()
         return self
 
-    summary = summarize
+    def summary(self) -> str:
+        """Return lanes, parameters and how the last program runs, in a few lines."""
+        return summarize(self)
 
     def explain(self, measure: bool = True) -> ModelExplanation:
         """Return how every node of the members' graph runs, with its time on the sample if `measure`."""

@@ -85,7 +85,12 @@ def _sequential(x_NMI: Tensor, w_NOI: Tensor, b_NO: Tensor | None) -> Tensor:
     return torch.stack([F.linear(x, w, b) for x, w, b in lanes])
 
 
-_PRODUCTS = dict(zip(LINEAR_STRATEGIES, (_einsum, _transposed, _tensor_core, _sequential), strict=True))
+_PRODUCTS = {
+    "einsum": _einsum,
+    "transposed": _transposed,
+    "tensor_core": _tensor_core,
+    "sequential": _sequential,
+}
 
 
 def shared_linear(

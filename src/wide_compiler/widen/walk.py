@@ -88,10 +88,8 @@ class _Walk:
         self.devices: set[torch.device] = set()  # of states and inputs
         self.env: dict[fx.Node, Any] = {}
         # Written states are cloned, so that the probe does not change the lanes.
-        self.states = {
-            path: value.clone() if path in self.captured.writes else value
-            for path, value in self.probe.states.items()
-        }
+        writes, states = self.captured.writes, self.probe.states.items()
+        self.states = {path: value.clone() if path in writes else value for path, value in states}
         self.builder = Builder(self.graph, self.probe.n, self.feed)
         self.builder.rng = Val(self.feed("rng", "rng"), None, wide=False)
         self.builder.strategies = self.strategies
