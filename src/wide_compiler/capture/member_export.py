@@ -8,6 +8,7 @@ import contextlib
 import functools
 import logging
 import threading
+import types
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -37,15 +38,6 @@ from .variants import tensors_apart
 _PREFIX = "member."
 
 
-class _Seen:
-    """Facts about the member's forward, recorded while tracing."""
-
-    out_spec: Any
-    out_statics: list[Any]
-    layout: LayoutReads
-    asks_values: bool
-
-
 class _MemberError(Exception):
     """Wraps a member's error; keeps torch.export from attaching and printing the partial graph."""
 
@@ -65,7 +57,8 @@ class _Flat(nn.Module):
         super().__init__()
         self.member, self.reads = member, reads
         self.leaves, self.spec = leaves, spec
-        self.seen = _Seen()  # a separate object, because export reverts attributes set on modules
+        # What tracing shows of the forward; a separate object, because export reverts attributes of modules.
+        self.seen: Any = types.SimpleNamespace()
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         try:

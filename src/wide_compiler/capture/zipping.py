@@ -30,8 +30,8 @@ def zip_variants(variants: Sequence[Captured], variant_of_lane: Sequence[int]) -
     zipper = _Zipper(variants, variant_of_lane, lane_of)
     for column in zip(*rows, strict=True):
         zipper.zip_nodes(column)
-    _zip_constants(merged, variants, variant_of_lane, rows)
-    _zip_outputs(merged, variants, variant_of_lane)
+    zipper.zip_constants(rows)
+    zipper.zip_outputs()
     _check_calls(variants)
     merged.guards = [guards for variant in variants for guards in variant.guards]
     merged.writes = set().union(*(variant.writes for variant in variants))
@@ -106,30 +106,27 @@ class _Zipper:
         self.merged.scalars[node.name] = per_lane
         return node
 
+    def zip_constants(self, rows: list[list[fx.Node]]) -> None:
+        constants = self.merged.constants
+        for column in zip(*rows, strict=True):
+            name = column[0].name
+            if name not in constants:
+                continue
+            mine = [v.constants[node.name] for v, node in zip(self.variants, column, strict=True)]
+            if not all(torch.equal(mine[0], other) for other in mine):
+                self.merged.lane_constants[name] = torch.stack([mine[v] for v in self.variant_of_lane])
+                del constants[name]
 
-def _zip_constants(
-    merged: Captured, variants: Sequence[Captured], variant_of_lane: Sequence[int], rows: list[list[fx.Node]]
-) -> None:
-    position = {node.name: i for i, node in enumerate(rows[0])}
-    for name, tensor in list(merged.constants.items()):
-        if name not in position:
-            continue
-        mine = [v.constants[rows[k][position[name]].name] for k, v in enumerate(variants)]
-        if not all(torch.equal(tensor, other) for other in mine):
-            merged.lane_constants[name] = torch.stack([mine[v] for v in variant_of_lane])
-            del merged.constants[name]
-
-
-def _zip_outputs(merged: Captured, variants: Sequence[Captured], variant_of_lane: Sequence[int]) -> None:
-    """Turn non-tensor leaves of the output that differ into one value per lane."""
-    for variant, captured in enumerate(variants):
-        if captured.out_spec != merged.out_spec:
-            lane = variant_of_lane.index(variant)
-            raise AlignmentError(f"lane {lane} returns {captured.out_spec}, lane 0 returns {merged.out_spec}")
-    for position, leaf in enumerate(merged.out_statics):
-        leaves = [captured.out_statics[position] for captured in variants]
-        if not is_output(leaf) and any(other != leaf for other in leaves):
-            merged.out_statics[position] = LaneValues(leaves[v] for v in variant_of_lane)
+    def zip_outputs(self) -> None:
+        """Turn non-tensor leaves of the output that differ into one value per lane."""
+        statics, spec = self.merged.out_statics, self.merged.out_spec
+        for lane, captured in zip(self.lane_of, self.variants, strict=True):
+            if captured.out_spec != spec:
+                raise AlignmentError(f"lane {lane} returns {captured.out_spec}, lane 0 returns {spec}")
+        for position, leaf in enumerate(statics):
+            leaves = [captured.out_statics[position] for captured in self.variants]
+            if not is_output(leaf) and any(other != leaf for other in leaves):
+                statics[position] = LaneValues(leaves[v] for v in self.variant_of_lane)
 
 
 def _check_calls(variants: Sequence[Captured]) -> None:

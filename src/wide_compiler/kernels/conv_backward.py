@@ -48,6 +48,5 @@ def library_backward(
     folded = (_folded(dy), _folded(x), weight.flatten(0, 1), [n * channels])
     dx, dw, db = torch.ops.aten.convolution_backward(*folded, *geometry)
     dx = dx.unflatten(1, (n, -1)).transpose(0, 1) if needed[0] else None
-    return dx, *(
-        g.unflatten(0, (n, -1)) if need else None for g, need in zip((dw, db), needed[1:], strict=True)
-    )
+    dw = dw.unflatten(0, (n, -1)) if needed[1] else None
+    return dx, dw, db.unflatten(0, (n, -1)) if needed[2] else None

@@ -49,20 +49,16 @@ class LaneGraph:
         rng: Any = None,
     ) -> list[Any]:  # fmt: skip
         """Return the arguments of `module`. `lanes` are the lanes that `states` holds (None: all)."""
-        arguments: list[Any] = []
-        for kind, key in self.feeds:
-            if kind == "state":
-                arguments.append(states[key])
-            elif kind == "input":
-                arguments.append(inputs[int(key)])
-            elif kind == "n":
-                arguments.append(n)
-            elif kind == "rng":
-                arguments.append(rng)
-            else:
-                data = self.lane_data[f"{kind}:{key}"]
-                arguments.append(data if lanes is None else data[lanes])
-        return arguments
+
+        def argument(kind: str, key: str) -> Any:
+            if kind in ("n", "rng"):
+                return n if kind == "n" else rng
+            if kind in ("state", "input"):
+                return states[key] if kind == "state" else inputs[int(key)]
+            data = self.lane_data[f"{kind}:{key}"]
+            return data if lanes is None else data[lanes]
+
+        return [argument(kind, key) for kind, key in self.feeds]
 
     @property
     def coverage(self) -> float:
