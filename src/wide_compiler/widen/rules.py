@@ -59,33 +59,23 @@ def lane_rule(*names: str) -> Callable[[RuleFunction], RuleFunction]:
     return register
 
 
-@dataclass(frozen=True)
-class _Generic:
-    applies: Callable[[Any], bool]
-    make: Callable[[Any], RuleFunction]
-    lane_scalars: bool
-
-
-_GENERIC: list[_Generic] = []
+# (applies, make, lane_scalars) of each `generic_rule`.
+_GENERIC: list[tuple[Callable[[Any], bool], Callable[[Any], RuleFunction], bool]] = []
 
 
 def generic_rule(applies: Callable[[Any], bool], lane_scalars: bool = False) -> Callable[..., Any]:
     """Register a factory of rules for every op that `applies` accepts and that has no rule in `RULES`."""
 
     def register(make: Callable[[Any], RuleFunction]) -> Callable[[Any], RuleFunction]:
-        _GENERIC.append(_Generic(applies, make, lane_scalars))
+        _GENERIC.append((applies, make, lane_scalars))
         return make
 
     return register
 
 
 def find_rule(op: Any) -> Rule | None:
-    if op in RULES:
-        return RULES[op]
-    for generic in _GENERIC:
-        if generic.applies(op):
-            return Rule(generic.make(op), generic.lane_scalars)
-    return None
+    made = (Rule(make(op), lane_scalars) for applies, make, lane_scalars in _GENERIC if applies(op))
+    return RULES.get(op) or next(made, None)
 
 
 def overloads(packet: Any, *names: str) -> list[Any]:
