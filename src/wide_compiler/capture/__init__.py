@@ -8,7 +8,7 @@ from .captured import Captured
 from .failure import CaptureFailed, HasEffects
 from .lock import CAPTURE
 from .member_export import derive_capture, export_member
-from .observation import Observation, copy_of, observe_member
+from .observation import Observation, observe_member
 from .opaque import OPAQUE, OpaqueCall
 from .skeleton import clone_member, clone_members, make_skeleton, materialize
 from .state import Slot, canonical_names, slots

@@ -67,18 +67,13 @@ class ShapeGuards:
         return all(self._holds(dict.fromkeys(symbols, size)) for size in _SIZES)
 
     def _holds(self, binding: dict[Any, int]) -> bool:
-        return self._ranges_hold(binding) and self._conditions_hold(binding)
+        """Return whether sizes lie in the ranges and fulfil the conditions."""
+        import sympy
 
-    def _ranges_hold(self, binding: dict[Any, int]) -> bool:
         for symbol, (low, high) in self.ranges.items():
             size = binding.get(symbol)
             if size is not None and (size < (low or 0) or (high is not None and size > high)):
                 return False
-        return True
-
-    def _conditions_hold(self, binding: dict[Any, int]) -> bool:
-        import sympy
-
         integers = {symbol: sympy.Integer(size) for symbol, size in binding.items()}
         for condition in self.conditions:
             if condition.free_symbols - integers.keys():

@@ -67,6 +67,11 @@ def cast(dtype: torch.dtype | None, *tensors: Tensor | None) -> tuple[Tensor | N
     return tensors if dtype is None else tuple([None if t is None else t.to(dtype) for t in tensors])
 
 
+def align(t: Tensor, rank: int) -> Tensor:
+    """Insert axes of size 1 after the lane axis of t `[N, ...]` until it has `rank` axes."""
+    return t.reshape(t.shape[0], *(1,) * (rank - t.dim()), *t.shape[1:])
+
+
 def per_lane(t: Tensor | None, n: int) -> Sequence[Tensor | None]:
     """Return the n lanes of a wide tensor, or n times None.
 

@@ -14,16 +14,11 @@ from .. import kernels
 from ..errors import ArgumentError, WrongTypeError
 from ..widen.builder import Builder, Val
 from ..widen.rules import ops, rule
-from ._lanes import autocast_dtype, check_lanes, resolve
+from ._lanes import align, autocast_dtype, check_lanes, resolve
 from ._module import WideModule
 from .linear import wide_linear
 
 ATTENTION_STRATEGIES = ("fused", "tensor_core", "sequential")
-
-
-def _align(t: Tensor, rank: int) -> Tensor:
-    """Insert axes of size 1 after the lane axis of t `[N, ...]` until it has `rank` axes."""
-    return t.reshape(t.shape[0], *(1,) * (rank - t.dim()), *t.shape[1:])
 
 
 def wide_sdpa(
@@ -55,11 +50,11 @@ def wide_sdpa(
     # torch's fused kernels take four axes [N*B, H, L, E]; three or five would run unfused.
     member_rank = max(q.dim(), k.dim(), v.dim())
     rank = max(member_rank, 4)
-    q, k, v = (_align(t, rank) for t in (q, k, v))
+    q, k, v = (align(t, rank) for t in (q, k, v))
     lead = torch.broadcast_shapes(q.shape[:-3], k.shape[:-3], v.shape[:-3])
     q, k, v = (t.expand(*lead, *t.shape[-3:]).flatten(0, -4) for t in (q, k, v))
     if attn_mask is not None:
-        mask = _align(attn_mask if mask_wide else attn_mask.unsqueeze(0), rank)
+        mask = align(attn_mask if mask_wide else attn_mask.unsqueeze(0), rank)
         if math.prod(mask.shape[:-3]) == 1:  # shared mask: broadcast in the kernel, not in memory
             attn_mask = mask.reshape(1, *mask.shape[-3:])
         else:

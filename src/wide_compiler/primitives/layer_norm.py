@@ -9,21 +9,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ._lanes import check_lanes
+from ._lanes import align, check_lanes
 from ._module import WideModule, direct_rule
 
 
 def lane_affine(y: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     """Compute `y * weight + bias` in y's dtype: y `[N, *, S]`, weight and bias `[N, S]` or None."""
-
-    def spread(t: Tensor) -> Tensor:  # [N, S] -> [N, 1, ..., 1, S]
-        return t.reshape(t.shape[0], *(1,) * (y.dim() - t.dim()), *t.shape[1:])
-
     if weight is None:
-        return y if bias is None else (y + spread(bias)).to(y.dtype)
+        return y if bias is None else (y + align(bias, y.dim())).to(y.dtype)
     if bias is None:
-        return (y * spread(weight)).to(y.dtype)
-    return torch.addcmul(spread(bias), y, spread(weight)).to(y.dtype)
+        return (y * align(weight, y.dim())).to(y.dtype)
+    return torch.addcmul(align(bias, y.dim()), y, align(weight, y.dim())).to(y.dtype)
 
 
 def wide_layer_norm(

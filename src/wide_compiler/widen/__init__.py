@@ -2,9 +2,8 @@
 # ruff: noqa: F401  (what other folders import from here)
 
 from .attempt import ReadsLayout, WidenFailed
-from .builder import Builder, LaneScalar, Val
 from .lane_graph import LaneGraph, NodeRow
 from .opaque_nodes import LAYOUTS, MEMBERS, run_in_layout
 from .per_lane import lent
-from .rules import RULES, rule
+from .rules import RULES
 from .walk import Probe, widen

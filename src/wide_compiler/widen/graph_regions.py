@@ -4,6 +4,7 @@ A captured graph enters and leaves autocast by two calls. Dynamo handles a `with
 ends even if tracing its body fails.
 """
 
+import functools
 import operator
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -60,7 +61,8 @@ def with_autocast_regions(module: fx.GraphModule) -> fx.GraphModule:
     for i, node in enumerate(nodes):
         if node.target is enter_autocast and (not spans or i >= spans[-1].end):
             end = next(k for k, n in enumerate(nodes) if n.target is exit_autocast and n.args[0] is node)
-            spans.append(_Span(i, end + 1, nodes[i + 1 : end], _autocast(tuple(node.args))))
+            wrap = functools.partial(_under_autocast, tuple(node.args))
+            spans.append(_Span(i, end + 1, nodes[i + 1 : end], wrap))
     return _folded(module, nodes, spans)
 
 
@@ -85,8 +87,8 @@ def with_checkpoints(module: fx.GraphModule, paths: Collection[str], draws: bool
     return _folded(module, nodes, spans)
 
 
-def _autocast(settings: tuple[Any, ...]) -> Callable[[fx.GraphModule], nn.Module]:
-    return lambda body: AutocastRegion(with_autocast_regions(body), settings)
+def _under_autocast(settings: tuple[Any, ...], body: fx.GraphModule) -> nn.Module:
+    return AutocastRegion(with_autocast_regions(body), settings)
 
 
 def _region(node: fx.Node, paths: Collection[str]) -> str | None:
