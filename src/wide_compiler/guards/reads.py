@@ -37,8 +37,6 @@ class Read:
         value: the value at the time of reading.
     """
 
-    __slots__ = ("holder", "name", "path", "value")
-
     def __init__(self, holder: Any, name: str, path: str):
         self.holder, self.name, self.path = holder, name, path
         self.value = self.now()
@@ -66,8 +64,6 @@ class Read:
 class Entry(Read):
     """`holder[name]` of a dictionary: a global, or an attribute in a `__dict__`."""
 
-    __slots__ = ()
-
     @property
     def table(self) -> dict[str, Any]:
         """The dictionary itself, for reading its version."""
@@ -90,8 +86,6 @@ class Entry(Read):
 class ClassEntry(Entry):
     """An entry in a class's own `__dict__`, base classes excluded."""
 
-    __slots__ = ()
-
     @property
     def table(self) -> dict[str, Any]:
         return gc.get_referents(vars(self.holder))[0]  # the dictionary behind the mapping proxy
@@ -111,8 +105,6 @@ class ClassEntry(Entry):
 
 class Attribute(Read):
     """An attribute stored in the object: in `__dict__`, a slot, a closure cell, a function's code."""
-
-    __slots__ = ()
 
     def now(self) -> Any:
         try:
@@ -136,8 +128,6 @@ class Attribute(Read):
 
 class ClassOf(Read):
     """The class of an object. Only a weak reference is kept; a deleted object counts as unchanged."""
-
-    __slots__ = ()
 
     def __init__(self, holder: Any, name: str, path: str):
         try:
@@ -164,8 +154,6 @@ def _itself(value: Any) -> Any:
 class Variable(Read):
     """The value of a context variable, or of an attribute of a `threading.local`, in this thread."""
 
-    __slots__ = ()
-
     def now(self) -> Any:
         if isinstance(self.holder, contextvars.ContextVar):
             return self.holder.get(ABSENT)
@@ -183,8 +171,6 @@ class Variable(Read):
 class Flag(Read):
     """The result of a function without arguments that returns a setting of the process."""
 
-    __slots__ = ()
-
     def now(self) -> Any:
         return self.holder()
 
@@ -197,8 +183,6 @@ class Flag(Read):
 
 class Keys(Read):
     """The set of keys of a dictionary or of a class's own `__dict__`."""
-
-    __slots__ = ()
 
     def now(self) -> Any:
         return set(vars(self.holder) if isinstance(self.holder, type) else self.holder)
@@ -221,8 +205,6 @@ class Keys(Read):
 class SequenceItems(Read):
     """The items of a list or deque, compared by identity."""
 
-    __slots__ = ()
-
     def now(self) -> Any:
         return tuple(self.holder)
 
@@ -239,8 +221,6 @@ class SequenceItems(Read):
 
 class Table(Read):
     """The entries of a dictionary in order, values compared by identity."""
-
-    __slots__ = ("version",)
 
     def __init__(self, holder: dict, name: str, path: str):
         self.version: Any = None
@@ -279,8 +259,6 @@ class Table(Read):
 class Set(Read):
     """The members of a set: plain values by equality, other objects by identity."""
 
-    __slots__ = ("members",)
-
     def __init__(self, holder: set, name: str, path: str):
         self.members = list(holder)
         super().__init__(holder, name, path)
@@ -302,8 +280,6 @@ class Set(Read):
 class Bytes(Read):
     """The memory of a bytearray, `array.array` or `memoryview`."""
 
-    __slots__ = ()
-
     def now(self) -> Any:
         return bytes(self.holder)
 
@@ -313,8 +289,6 @@ class Bytes(Read):
 
 class Array(Read):
     """The values of a NumPy array."""
-
-    __slots__ = ("copy",)
 
     def __init__(self, holder: Any, name: str, path: str):
         self.copy = holder.copy()
@@ -338,8 +312,6 @@ class Array(Read):
 class HeldTensor(Read):
     """A tensor held outside of modules: its address, version counter, shape, dtype and device."""
 
-    __slots__ = ("copy",)
-
     def __init__(self, holder: Tensor, name: str, path: str):
         small = holder.numel() <= _COPIED and holder.layout == torch.strided and holder.device.type != "meta"
         self.copy = holder.detach().clone() if small else None
@@ -360,8 +332,6 @@ class HeldTensor(Read):
 
 class State(Read):
     """The state of a random generator or an iterator, which any use advances."""
-
-    __slots__ = ()
 
     def now(self) -> Any:
         holder = self.holder

@@ -67,7 +67,7 @@ class WideModule(nn.Module):
     kernel: ClassVar[Callable[..., Any]]
     CONFIG: ClassVar[tuple[str, ...]] = ()
     ARGUMENTS: ClassVar[tuple[str, ...]] = ()
-    STRATEGIES: ClassVar[tuple[str, ...]] = ()
+    STRATEGIES: ClassVar[tuple[str, ...]] = ("wide",)
     DIMS: tuple[int, ...] = ()
 
     n: int

@@ -98,7 +98,6 @@ class WideAttention(WideModule):
     """
 
     kernel = staticmethod(wide_sdpa)
-
     MEMBER = nn.MultiheadAttention
     CONFIG = (
         *("embed_dim", "num_heads", "kdim", "vdim", "dropout", "batch_first", "add_zero_attn"),

@@ -50,9 +50,7 @@ def wide_batch_norm(
 
 class _WideBatchNorm(WideModule):
     kernel = staticmethod(wide_batch_norm)
-
     CONFIG = ("num_features", "eps", "momentum", "affine", "track_running_stats")
-    STRATEGIES = ("wide",)
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise x `[N, B, C, *spatial]`; returns the same shape."""
@@ -115,10 +113,8 @@ class WideGroupNorm(WideModule):
     """N `nn.GroupNorm` layers: `[N, B, C, *]`."""
 
     kernel = staticmethod(wide_group_norm)
-
     MEMBER = nn.GroupNorm
     CONFIG = ("num_groups", "num_channels", "eps", "affine")
-    STRATEGIES = ("wide",)
     ARGUMENTS = ("num_groups", "weight", "bias", "eps")
 
 
@@ -146,10 +142,8 @@ class WideInstanceNorm(WideModule):
     """N `nn.InstanceNorm1d`, `2d` or `3d` layers: `[N, B, C, *spatial]`, or unbatched `[N, C, *spatial]`."""
 
     kernel = staticmethod(wide_instance_norm)
-
     MEMBER: ClassVar[Any] = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
     CONFIG = ("num_features", "eps", "momentum", "affine", "track_running_stats")
-    STRATEGIES = ("wide",)
 
     def setup(self, members: list[Any]) -> None:
         ranks = {nn.InstanceNorm1d: 1, nn.InstanceNorm2d: 2, nn.InstanceNorm3d: 3}

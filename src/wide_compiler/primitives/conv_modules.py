@@ -41,7 +41,6 @@ _CONFIG = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "d
 
 class _WideConv(WideModule):
     kernel = staticmethod(wide_conv)
-
     CONFIG = (*_CONFIG, "padding_mode", "_reversed_padding_repeated_twice")
     STRATEGIES: ClassVar[tuple[str, ...]] = CONV_STRATEGIES
 
@@ -81,7 +80,6 @@ class WideConv3d(_WideConv):
 
 class _WideConvTranspose(WideModule):
     kernel = staticmethod(wide_conv_transpose)
-
     CONFIG = (*_CONFIG, "output_padding")
     STRATEGIES: ClassVar[tuple[str, ...]] = TRANSPOSE_STRATEGIES
 

@@ -40,10 +40,8 @@ class WideDropout(WideModule):
     """
 
     kernel = staticmethod(wide_dropout)
-
     MEMBER = nn.Dropout
     CONFIG = ("inplace",)
-    STRATEGIES = ("wide",)
     ARGUMENTS = ("p", "training", "inplace")
 
     p: float | Tensor

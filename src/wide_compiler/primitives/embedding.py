@@ -176,7 +176,6 @@ class WideEmbedding(WideTable):
     """N `nn.Embedding` tables: indices `[N, *]` -> `[N, *, D]`."""
 
     kernel = staticmethod(wide_embedding)
-
     MEMBER = nn.Embedding
     STRATEGIES = EMBEDDING_STRATEGIES
 

@@ -128,7 +128,6 @@ class WideEmbeddingBag(WideTable):
     """N `nn.EmbeddingBag` tables: indices `[N, B, L]`, or `[N, T]` with offsets `[N, B]` -> `[N, B, D]`."""
 
     kernel = staticmethod(wide_embedding_bag)
-
     MEMBER = nn.EmbeddingBag
     CONFIG = (*WideTable.CONFIG, "mode", "include_last_offset")
     STRATEGIES = EMBEDDING_BAG_STRATEGIES

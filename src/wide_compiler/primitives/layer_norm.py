@@ -39,10 +39,8 @@ class WideLayerNorm(WideModule):
     """N `nn.LayerNorm` layers: `[N, *, *normalized_shape]`."""
 
     kernel = staticmethod(wide_layer_norm)
-
     MEMBER = nn.LayerNorm
     CONFIG = ("normalized_shape", "eps", "elementwise_affine")
-    STRATEGIES = ("wide",)
     ARGUMENTS = ("normalized_shape", "weight", "bias", "eps")
 
 
@@ -65,10 +63,8 @@ class WideRMSNorm(WideModule):
     """N `nn.RMSNorm` layers: `[N, *, *normalized_shape]`."""
 
     kernel = staticmethod(wide_rms_norm)
-
     MEMBER = nn.RMSNorm
     CONFIG = ("normalized_shape", "eps", "elementwise_affine")
-    STRATEGIES = ("wide",)
     ARGUMENTS = ("normalized_shape", "weight", "eps")
 
 

@@ -113,7 +113,6 @@ class WideLinear(WideModule):
     """N `nn.Linear` layers: `[N, *, in_features]` -> `[N, *, out_features]`."""
 
     kernel = staticmethod(wide_linear)
-
     MEMBER = nn.Linear
     CONFIG = ("in_features", "out_features")
     STRATEGIES = LINEAR_STRATEGIES

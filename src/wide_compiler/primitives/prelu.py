@@ -32,10 +32,8 @@ class WidePReLU(WideModule):
     """N `nn.PReLU` layers: `[N, B, C, *]`, or any `[N, *]` with one slope per lane."""
 
     kernel = staticmethod(wide_prelu)
-
     MEMBER = nn.PReLU
     CONFIG = ("num_parameters",)
-    STRATEGIES = ("wide",)
     ARGUMENTS = ("weight",)
 
 

@@ -38,7 +38,6 @@ class WideLSTM(_WideRecurrent):
     """N `nn.LSTM` networks; see `wide_lstm` for the shapes."""
 
     kernel = staticmethod(wide_lstm)
-
     MEMBER = nn.LSTM
 
 
@@ -46,7 +45,6 @@ class WideGRU(_WideRecurrent):
     """N `nn.GRU` networks; see `wide_gru` for the shapes."""
 
     kernel = staticmethod(wide_gru)
-
     MEMBER = nn.GRU
 
 
@@ -54,7 +52,6 @@ class WideRNN(_WideRecurrent):
     """N `nn.RNN` networks; see `wide_rnn` for the shapes."""
 
     kernel = staticmethod(wide_rnn)
-
     MEMBER = nn.RNN
     CONFIG = (*_WideRecurrent.CONFIG, "nonlinearity")
     ARGUMENTS = (*_WideRecurrent.ARGUMENTS, "nonlinearity")
