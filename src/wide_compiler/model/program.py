@@ -129,9 +129,7 @@ class WideProgram:
     def rows(self) -> list[NodeRow]:
         return self.graph.rows if self.latest is None else self.latest.graph.rows
 
-    def run(
-        self, states: Mapping[str, Any], call: Call, n: int, chunk: int | None = None, rng: Any = None
-    ) -> Any:
+    def run(self, states: Any, call: Call, n: int, chunk: int | None = None, rng: Any = None) -> Any:
         """Run without tuning: where nothing can be measured, and while torch.compile traces."""
         way: Way = Whole(self.graph.module)
         if chunk is not None and chunk < n:
@@ -171,9 +169,7 @@ class LoopProgram:
     def __post_init__(self) -> None:
         self.rows = [NodeRow("", "the whole model", "loop", why=self.why)]
 
-    def run(
-        self, states: Mapping[str, Any], call: Call, n: int, chunk: int | None = None, rng: Any = None
-    ) -> Any:
+    def run(self, states: Any, call: Call, n: int, chunk: int | None = None, rng: Any = None) -> Any:
         """Return the lanes' results, stacked; a list if arguments were given per lane."""
         self.calls_left -= 1
         self.reshaped = {}

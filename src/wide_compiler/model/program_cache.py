@@ -233,9 +233,7 @@ class ProgramCache:
         known.append(captured)
         return captured
 
-    def _exported(
-        self, changes: Changes, shapes: Any, known: list[Captured], call: Call, model: Any
-    ) -> Captured:
+    def _exported(self, changes: Changes, shapes: Any, known: Any, call: Call, model: Any) -> Captured:
         try:
             if model.skeletons.separated and (path := keeps_history(model.skeletons.variants[0])):
                 raise HasEffects(f"{path} keeps a tensor with a gradient history, which a graph would lose")

@@ -57,9 +57,7 @@ def fractional_pool(op: Any, batched_rank: int) -> Any:
     return run
 
 
-def pool_at_samples(
-    op: Any, x: Tensor, kernel: list[int], size: list[int], samples: Tensor, batched: bool
-) -> Any:
+def pool_at_samples(op: Any, x: Tensor, kernel: Any, size: Any, samples: Tensor, batched: bool) -> Any:
     """Run `op` on x `[N, B, C, ...]` and samples `[N, B, C, dims]`.
 
     For an unbatched member x has no B, and samples have B = 1.

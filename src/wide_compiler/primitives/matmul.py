@@ -97,9 +97,7 @@ for _op in ops("pairwise_distance.default cdist.default"):
 def grouped_mm(op: Any) -> Any:
     """Return a rule of grouped products, one matrix per group of rows (PyTorch's op or transformers')."""
 
-    def run(
-        b: Builder, x: Val, weight: Val, offs: Val | None = None, *args: Any, **kwargs: Any
-    ) -> Val | None:
+    def run(b: Builder, x: Val, weight: Val, offs: Any = None, *args: Any, **kwargs: Any) -> Val | None:
         if x.rank != 2 or weight.rank != 3 or offs is None or kwargs.get("bias") is not None or any(args):
             return None
         return b.call(lane_grouped_mm, op, b.wide(x), b.wide(weight), b.wide(offs), **kwargs)

@@ -130,9 +130,7 @@ def lane_searchsorted(edges: Tensor, x: Tensor, **kwargs: Any) -> Tensor:
 
 
 def quantile(op: Any) -> Any:
-    def run(
-        b: Builder, x: Val, q: Any, dim: int | None = None, keepdim: bool = False, **kwargs: Any
-    ) -> Val | None:
+    def run(b: Builder, x: Val, q: Any, dim: Any = None, keepdim: bool = False, **kwargs: Any) -> Val | None:
         several = isinstance(q, Val) and q.rank == 1
         if isinstance(q, Val) and q.wide:
             return None

@@ -73,9 +73,7 @@ def _state_names(member: nn.Module, path: str) -> dict[str, str]:
 
 
 def _registered(call: OpaqueCall, layout: str) -> Callable[..., Any]:
-    def run_registered(
-        module: nn.Module, n: int, tensors: list[Tensor], sizes: list[int]
-    ) -> tuple[Tensor, ...]:
+    def run_registered(module: Any, n: int, tensors: list[Tensor], sizes: list[int]) -> tuple[Tensor, ...]:
         return run_in_layout(call, module, layout, n, tensors, sizes)
 
     return _named(run_registered, call)
@@ -92,9 +90,7 @@ def run_in_layout(
 
 
 def _function_per_lane(call: OpaqueCall, wide: tuple[bool, ...]) -> Callable[..., Any]:
-    def run_per_lane(
-        n: int, tensors: list[Tensor], sizes: list[int], rng: Tensor | None
-    ) -> tuple[Tensor, ...]:
+    def run_per_lane(n: int, tensors: list[Tensor], sizes: list[int], rng: Any) -> tuple[Tensor, ...]:
         lanes = [_run_lane(call, call.function, tensors, wide, sizes, rng, i) for i in range(n)]
         return tuple(torch.stack(column) for column in zip(*lanes, strict=True))
 
@@ -107,9 +103,7 @@ def _function_over_lanes(call: OpaqueCall, wide: tuple[bool, ...]) -> Callable[.
     # `apply` of a custom autograd function, bound to its class.
     custom = call.function.args[0] if isinstance(call.function, functools.partial) else None
 
-    def run_over_lanes(
-        n: int, tensors: list[Tensor], sizes: list[int], rng: Tensor | None
-    ) -> tuple[Tensor, ...]:
+    def run_over_lanes(n: int, tensors: list[Tensor], sizes: list[int], rng: Any) -> tuple[Tensor, ...]:
         if rng is not None or torch.compiler.is_dynamo_compiling():
             return per_lane(n, tensors, sizes, rng)
         if custom is None:
@@ -148,9 +142,7 @@ def _over_lanes_differs(call: OpaqueCall, wide: tuple[bool, ...], operands: Any)
     return None
 
 
-def _module_per_lane(
-    call: OpaqueCall, wide: tuple[bool, ...], wide_states: dict[str, bool]
-) -> Callable[..., Any]:
+def _module_per_lane(call: OpaqueCall, wide: tuple[bool, ...], wide_states: dict[str, bool]) -> Any:
     def run_per_lane(
         members: tuple[nn.Module, ...],
         states: dict[str, Tensor],
