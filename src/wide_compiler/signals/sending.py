@@ -34,7 +34,7 @@ def put_on(x: Tensor, mesh: Mesh, axes: Axes) -> SignalTensor:
     made = SignalTensor(
         Ref(engine, number, Home(mesh)), meta_of(torch.empty(x.shape, dtype=x.dtype, device="meta"))
     )
-    engine.record_each("put", contents, mesh, (number,))
+    engine.record("put", contents[0], mesh.workers, outputs=(number,), each=contents)
     if _listener is not None:
         _listener(given, mesh, axes, made)
     if instruction_log.active:
