@@ -58,14 +58,20 @@ class Checkpoints:
         path = self.path(step)
         aside = self.folder / f"{_ASIDE}{os.getpid()}"
         try:
-            self._clear_aside()
+            for left in self.folder.glob(f"{_ASIDE}*"):  # of killed processes
+                shutil.rmtree(left, ignore_errors=True)
             aside.mkdir(parents=True)
             save_file(tensors, aside / path.name, metadata={"wide_compiler": str(FORMAT), "state": text})
             _flush(aside / path.name)
             os.replace(aside / path.name, path)
             _flush(self.folder)
         except (OSError, SafetensorError) as error:
-            raise SaveError(self._what_is_left(path, error)) from error
+            latest = self.latest()
+            left = f"the last good one is {latest}" if latest else "there is none before it"
+            raise SaveError(
+                f"the checkpoint {path} could not be written ({error}); {left}; free some space or name "
+                f"another folder"
+            ) from error
         finally:
             shutil.rmtree(aside, ignore_errors=True)
         for old in self.steps()[: -self.keep]:
@@ -88,17 +94,6 @@ class Checkpoints:
                 f"weights alone are read by wide.load"
             )
         return unpack_state(tensors, facts["state"])
-
-    def _clear_aside(self) -> None:
-        """Remove temporary folders left by killed processes."""
-        for left in self.folder.glob(f"{_ASIDE}*"):
-            shutil.rmtree(left, ignore_errors=True)
-
-    def _what_is_left(self, path: Path, error: Exception) -> str:
-        latest = self.latest()
-        left = f"the last good one is {latest}" if latest else "there is none before it"
-        remedy = "free some space or name another folder"
-        return f"the checkpoint {path} could not be written ({error}); {left}; {remedy}"
 
 
 def _flush(path: Path) -> None:

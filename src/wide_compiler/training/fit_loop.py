@@ -17,11 +17,11 @@ from .fit_options import FitOptions
 from .history import History, Stop
 from .lane_step import PRECISIONS, LaneStep
 from .moment import Moment
+from .population import Population
 from .progress_line import ProgressLine, listeners
 from .random_state import random_state, set_random_state
 from .removed_lanes import RemovedLanes
 from .run_state import generator_states, lane_tensors, restore_run, run_state, set_generator_states
-from .stopped_lanes import Lanes
 
 # Reading losses synchronises with the GPU, so on CUDA they are checked for nan only every so many steps.
 CUDA_POLL = 20
@@ -30,7 +30,7 @@ CUDA_POLL = 20
 class FitLoop:
     """State of one training run, and the loop itself."""
 
-    def __init__(self, lanes: Lanes, plan: FitOptions):
+    def __init__(self, lanes: Population, plan: FitOptions):
         self.lanes, self.plan = lanes, plan
         self.wide, self.optimizer, self.n = lanes.wide, lanes.optimizer, lanes.wide.n
         self.leaving = RemovedLanes(lanes, plan)
@@ -72,7 +72,8 @@ class FitLoop:
         finally:
             self.leaving.come_back()
             for callback in self.callbacks:
-                getattr(callback, "close", _nothing)()
+                if hasattr(callback, "close"):
+                    callback.close()
         return self.history
 
     def _why_ended(self) -> str:
@@ -284,7 +285,3 @@ class FitLoop:
     def _set_random_state(self, state: dict[str, Any]) -> None:
         set_random_state(self.wide, state)
         set_generator_states(self.plan.data, state["generators"])
-
-
-def _nothing() -> None:
-    return None
