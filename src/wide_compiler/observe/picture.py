@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..errors import ArgumentError, MissingExtraError
+from ..errors import ArgumentError, needs
 from .blocks import SignalBlock, blocks, busy, typical_window
 from .trace_file import WorkerTrace
 
@@ -30,13 +30,7 @@ def draw(trace: WorkerTrace, path: Path, window: tuple[float, float] | None = No
 
     Returns that window.
     """
-    try:
-        import matplotlib
-    except ModuleNotFoundError as missing:
-        raise MissingExtraError(
-            "timelines are drawn by matplotlib: pip install 'wide_compiler[plots]'", name="matplotlib"
-        ) from missing
-    matplotlib.use("Agg")
+    needs("matplotlib", "plots").use("Agg")
     import matplotlib.pyplot as plt
 
     spans = trace.spans

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -218,10 +217,6 @@ def highest_worker() -> int:
     """Return the highest worker id that any signal names; 0 if none does."""
     _read_environment()
     return max((w for s in _signals.values() if s.shard is not None for w in s.shard.ids), default=0)
-
-
-def as_dict(config: SignalConfig) -> dict[str, Any]:
-    return dataclasses.asdict(config)
 
 
 def _is_int(value: object) -> bool:

@@ -15,8 +15,8 @@ from ..workers.layout import Axes, fitting, part_of, places
 from ..workers.shared_memory import write_payload
 from ..workers.stream import Mesh
 from . import runtime, scope
-from .op_plans import meta_of
-from .tensor import Home, Ref, SignalTensor
+from .op_plans import contiguous
+from .tensor import SignalTensor, new_handle
 
 
 def put_on(x: Tensor, mesh: Mesh, axes: Axes) -> SignalTensor:
@@ -24,16 +24,14 @@ def put_on(x: Tensor, mesh: Mesh, axes: Axes) -> SignalTensor:
     engine = runtime.engine()
     given, x = x, x.detach().cpu()
     axes = fitting(x.shape, axes, mesh.shape)
-    number = next(engine.ids)
+    made = new_handle(engine, mesh, contiguous(x.shape, x.dtype))
+    number = made._ref.number
     parts = [part_of(x, axes, mesh.shape, place) for place in places(mesh.shape)]
     dtype = str(x.dtype).removeprefix("torch.")
     contents = [
         (number, mesh.number, axes, tuple(x.shape), dtype, write_payload(part, engine.pool.payloads))
         for part in parts
     ]
-    made = SignalTensor(
-        Ref(engine, number, Home(mesh)), meta_of(torch.empty(x.shape, dtype=x.dtype, device="meta"))
-    )
     engine.record("put", contents[0], mesh.workers, outputs=(number,), each=contents)
     if _listener is not None:
         _listener(given, mesh, axes, made)

@@ -21,11 +21,6 @@ from ..workers.stream import Mesh
 from . import scope
 from .op_plans import TensorMeta
 
-
-def _unset(func: Any, args: tuple, kwargs: dict) -> Any:
-    raise AssertionError("signals.dispatch, which builds on this file, sets what runs an op")
-
-
 _NO_KWARGS: dict[str, Any] = {}
 _WithoutSubclass = torch._C.DisableTorchFunctionSubclass
 
@@ -56,7 +51,7 @@ _IN_PARTS: dict[Any, Callable[[], AbstractContextManager]] = {
     **dict.fromkeys((Tensor.backward, torch.autograd.backward, torch.autograd.grad), _all_in_parts),
 }
 _NO_DATA = "its data is not allocated yet"
-_run: Callable[[Any, tuple, dict], Any] = _unset
+_run: Any = None  # set by signals.dispatch, which builds on this file
 
 
 class Home:
@@ -130,7 +125,11 @@ class SignalTensor(Tensor):
             if _NO_DATA not in str(error):
                 raise
         # C++ code has read the memory of an operand, or of a tensor it made: lengths, split points.
-        args, kwargs = tree_map_only(SignalTensor, _fetched_integers, (args, kwargs or {}))
+        args, kwargs = tree_map_only(
+            SignalTensor,
+            lambda x: x if x.is_floating_point() or x.is_complex() else x.fetch(),
+            (args, kwargs or {}),
+        )
         with _WithoutSubclass(), scope.nothing_new():
             return func(*args, **kwargs)
 
@@ -142,11 +141,7 @@ class SignalTensor(Tensor):
         dtype, payload = ref.engine.ask("fetch", (ref.number,), ref.home.mesh, "fetch", inputs=(ref.number,))
         with torch._C._DisableTorchDispatch():
             answer = read_payload(payload, getattr(torch, dtype))
-            return (
-                answer.as_strided(self._tensor_meta.shape, self._tensor_meta.stride)
-                if _dense(self)
-                else answer
-            )
+            return answer.as_strided(*self._tensor_meta[:2]) if _dense(self) else answer
 
     def cpu(self, *args: Any, **kwargs: Any) -> Tensor:  # type: ignore[override]
         """Return the values as a plain tensor; differentiable."""
@@ -245,6 +240,11 @@ def handle(ref: Ref, meta: TensorMeta) -> SignalTensor:
     return made
 
 
+def new_handle(engine: Engine, mesh: Mesh, meta: TensorMeta) -> SignalTensor:
+    """Return the handle of a new id."""
+    return handle(Ref(engine, next(engine.ids), Home(mesh)), meta)
+
+
 _wrapper = Tensor._make_wrapper_subclass
 
 
@@ -265,10 +265,6 @@ def _no_memory(what: str) -> UnsupportedError:
     return UnsupportedError(
         f"{what}: the values of this tensor lie on workers; fetch them first with x.detach().cpu()"
     )
-
-
-def _fetched_integers(x: SignalTensor) -> Tensor:
-    return x if x.is_floating_point() or x.is_complex() else x.fetch()
 
 
 def _dense(x: Tensor) -> bool:

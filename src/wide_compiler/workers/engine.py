@@ -20,7 +20,7 @@ from .stream import Mesh, Pool, Stream
 from .wire import NoAnswer, dump
 
 if TYPE_CHECKING:
-    from ..observe.watch import WorkerWatch
+    from ..observe.endpoint import WorkerWatch
 
 # Instructions that may be sent while a region is open, in any order relative to its ops.
 _BESIDE_REGIONS = {"template", "mesh"}

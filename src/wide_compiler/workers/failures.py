@@ -8,10 +8,11 @@ failure ends the run.
 
 from __future__ import annotations
 
+import copy
 import os
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..config import variable
 from .errors import WorkerDied, WorkerFailed, WorkerHung
@@ -57,11 +58,11 @@ class Failures:
             error, self._error = self._error, None
             raise error
         if self.fatal is not None:
-            raise _again(self.fatal)
+            raise copy.copy(self.fatal)  # with its own traceback
         if self.dead:
             for number in inputs:
                 if number in self.dead:
-                    raise _again(self.dead[number])
+                    raise copy.copy(self.dead[number])
 
     # ---- called from the pool's threads
 
@@ -172,9 +173,3 @@ class Failures:
 
 
 _REMEDY = "wide_compiler.signals.restart(checkpoint) brings the workers back"
-
-
-def _again(error: Exception) -> Exception:
-    """Return a copy of the error with its own traceback."""
-    kind: Any = type(error)
-    return kind(error.args[0], error.worker) if isinstance(error, WorkerDied) else kind(*error.args)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import torch.distributed as dist
 
-from ..errors import MissingExtraError, one_line
+from ..errors import needs, one_line
 from .errors import ClusterError
 from .pool import START_SECONDS, ConnectedPool
 
@@ -53,7 +53,7 @@ class RayPool(ConnectedPool):
 
     def __init__(self, size: int, cluster: Cluster) -> None:
         super().__init__(size)
-        self._ray = _import_ray()
+        self._ray: Any = needs("ray", "ray")
         self._actors: list[Any] = []
         self._ends: list[Any] = []  # futures of `WorkerActor.serve`, one for each actor
         self._groups: list[Any] = []
@@ -260,15 +260,3 @@ def _amounts(bundle: dict[str, float]) -> str:
 def _told(error: Exception) -> str:
     """Return Ray's message on one line, without empty lines, at most 600 characters."""
     return "; ".join(line.strip() for line in str(error).splitlines() if line.strip())[:600]
-
-
-def _import_ray() -> Any:
-    try:
-        import ray
-    except ModuleNotFoundError as missing:
-        if missing.name != "ray":
-            raise
-        raise MissingExtraError(
-            "Ray workers need ray: pip install 'wide_compiler[ray]'", name="ray"
-        ) from missing
-    return ray

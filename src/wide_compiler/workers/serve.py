@@ -6,10 +6,12 @@ import queue
 import threading
 import time
 import traceback
+from array import array
 from collections import deque
 from datetime import timedelta
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,7 +20,6 @@ import torch.distributed as dist
 from .wire import NoAnswer, dump, interface_of, load, own_address, tune
 from .worker import Worker
 from .worker_state import Poisoned
-from .worker_stats import take_spans, take_stats
 
 # Intervals of heartbeats and of acknowledgements with up to _FEW_WORKERS workers; longer with more.
 _BEAT_SECONDS = 0.5
@@ -134,6 +135,29 @@ class Service:
             self.send("failed", instruction[1], type(error).__name__, str(error), traceback.format_exc())
             self.verdicts.get()
             worker.poison(instruction)
+
+
+def take_spans(spans: deque[tuple[float, float, float]]) -> bytes:
+    """Remove the finished instructions from `spans`; returns (number, start, end) each, as packed doubles."""
+    taken = array("d")
+    for _ in range(len(spans)):  # fixed count: spans added meanwhile are taken next time
+        taken.extend(spans.popleft())
+    return taken.tobytes()
+
+
+def take_stats(worker: Worker) -> dict[str, Any]:
+    """Return current counters and sizes; reads a running worker without stopping it."""
+    cuda = worker.device.type == "cuda"
+    resident = int(Path("/proc/self/statm").read_text().split()[1])
+    return {
+        "ops": sum(list(worker.instructions.values())),
+        "bytes_sent": worker.bytes_sent,
+        "live_tensors": len(worker.values),
+        "memory": torch.cuda.memory_allocated(worker.device)
+        if cuda
+        else resident * os.sysconf("SC_PAGE_SIZE"),
+        "device": str(worker.device),
+    }
 
 
 def serve(setup: dict) -> int:

@@ -15,7 +15,7 @@ from .callsite import CallSite
 from .wire import dump
 
 if TYPE_CHECKING:
-    from ..observe.watch import WorkerWatch
+    from ..observe.endpoint import WorkerWatch
     from ..signals.steps import StepRecorder
     from .failures import Failures
     from .regions import Regions

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 
@@ -37,9 +36,6 @@ class RegionCounts:
     compiled_runs: int = 0
     replayed: int = 0
     reason: str = ""
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class Region:
