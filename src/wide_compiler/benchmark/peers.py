@@ -150,11 +150,8 @@ def _loop_results(trainee: Trainee, members: Sequence[nn.Module]) -> Results:
         return {name: torch.stack([m.get_buffer(name) for m in members]) for name in names}
 
     def gradients() -> list[Tensor]:
-        names = [name for name, _ in members[0].named_parameters()]
-        return [torch.stack([_gradient(m.get_parameter(name)) for m in members]) for name in names]
+        columns = zip(*(member.parameters() for member in members), strict=True)
+        zeros = torch.zeros_like
+        return [torch.stack([zeros(p) if p.grad is None else p.grad for p in lanes]) for lanes in columns]
 
     return first_results(trainee, buffers, gradients)
-
-
-def _gradient(parameter: Tensor) -> Tensor:
-    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad

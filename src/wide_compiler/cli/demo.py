@@ -10,12 +10,14 @@ from torch import Tensor
 
 from ..errors import MissingExtraError, needs
 from ..measure.progress import progress_bar
-from .demo_data import RANGE, Data, make_data
 from .demo_train import (
+    RANGE,
+    Data,
     LoopRun,
     Net,
     WideRun,
     largest_difference,
+    make_data,
     make_nets,
     train_loop,
     train_wide,
@@ -75,11 +77,9 @@ def _table(wide: WideRun, loop: LoopRun, lanes: int, steps: int, difference: flo
     measured = len(loop.nets) == lanes
     loop_seconds = loop.seconds_for(lanes)
     note = "" if measured else f"  (extrapolated: {len(loop.nets)} of {lanes} took {loop.seconds:.1f} s)"
-    table = Table(
-        title=f"{lanes} networks, {steps} steps, float64, {_threads()}",
-        title_justify="left",
-        show_header=False,
-    )
+    threads = torch.get_num_threads()
+    title = f"{lanes} networks, {steps} steps, float64, {threads} thread{'s' * (threads != 1)}"
+    table = Table(title=title, title_justify="left", show_header=False)
     table.add_column(style="bold")
     table.add_column()
     table.add_row("all at once", f"{wide.seconds:.2f} s  (of it {wide.compile_seconds:.2f} s to compile)")
@@ -88,11 +88,6 @@ def _table(wide: WideRun, loop: LoopRun, lanes: int, steps: int, difference: flo
     compared = "all networks" if measured else f"the {len(loop.nets)} networks trained both ways"
     table.add_row("largest difference", f"{difference:.1e} of the largest prediction, over {compared}")
     return table
-
-
-def _threads() -> str:
-    threads = torch.get_num_threads()
-    return "1 thread" if threads == 1 else f"{threads} threads"
 
 
 def _draw(console: Console, wide: WideRun, loop: LoopRun, data: Data, grid: Tensor, out: Path) -> None:
