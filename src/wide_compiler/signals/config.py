@@ -191,8 +191,7 @@ def _read_environment() -> None:
 
 def find(name: str) -> SignalConfig | None:
     """Return the signal of this name, or None."""
-    _read_environment()
-    return _signals.get(name)
+    return signals().get(name)
 
 
 def signals() -> dict[str, SignalConfig]:
@@ -202,8 +201,7 @@ def signals() -> dict[str, SignalConfig]:
 
 
 def known() -> list[str]:
-    _read_environment()
-    return sorted(_signals)
+    return sorted(signals())
 
 
 def clear_configs() -> None:
@@ -215,8 +213,7 @@ def clear_configs() -> None:
 
 def highest_worker() -> int:
     """Return the highest worker id that any signal names; 0 if none does."""
-    _read_environment()
-    return max((w for s in _signals.values() if s.shard is not None for w in s.shard.ids), default=0)
+    return max((w for s in signals().values() if s.shard is not None for w in s.shard.ids), default=0)
 
 
 def _is_int(value: object) -> bool:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -104,17 +102,7 @@ def _is_plain(x: Any) -> bool:
     )
 
 
-_listener: Any = None  # called with each module that is called
-
-
-@contextlib.contextmanager
-def listener(hear: Any) -> Iterator[None]:
-    global _listener
-    before, _listener = _listener, hear
-    try:
-        yield
-    finally:
-        _listener = before
+listener = runtime.Listener()  # called with each module that is called
 
 
 def _before_forward(module: nn.Module, args: tuple) -> tuple | None:
@@ -124,8 +112,8 @@ def _before_forward(module: nn.Module, args: tuple) -> tuple | None:
     """
     if torch.compiler.is_dynamo_compiling():  # must come first: a trace must not execute the rest
         return None
-    if _listener is not None:
-        _listener(module)
+    if listener.hear is not None:
+        listener.hear(module)
     placement = scope.current()
     # A global forward hook does not receive keyword arguments; read them from the caller, which passes them
     # on.

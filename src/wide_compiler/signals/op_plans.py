@@ -21,14 +21,14 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
     FakeTensorMode,
 )
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map_only
 
 from ..errors import UnsupportedError, UsageError
 from ..workers import templates
 from ..workers.engine import Engine
 from ..workers.script_state import settings
 from ..workers.sharded import is_view
-from ..workers.writes import written_positions
+from ..workers.writes import written_operands
 
 Op = torch._ops.OpOverload
 aten = torch.ops.aten
@@ -177,7 +177,8 @@ def _make_plan(engine: Engine, func: Op, args: Sequence, kwargs: dict, call: OpC
     spelled, named = spell(args, kwargs, call.constants)
     number = engine.new_template(templates.op_name(func), spelled, named)
     schema = func._schema
-    written = tuple(_places(func, args, kwargs, call.tensors))
+    places = written_operands(func, args, kwargs)
+    written = tuple([i for i, t in enumerate(call.tensors) if any(t is o for o in places)])
     results = list(result) if isinstance(result, tuple | list) else [result] if schema.returns else []
     asks = asks or (bool(schema.returns) and not any(isinstance(r, Tensor) for r in results))
     if any(isinstance(r, Tensor) and r.layout != torch.strided for r in results):
@@ -223,19 +224,6 @@ def meta_of(x: Tensor) -> TensorMeta:
 
 def contiguous(shape: Sequence[int], dtype: torch.dtype) -> TensorMeta:
     return TensorMeta(tuple(shape), make_contiguous_strides_for(shape), dtype)  # type: ignore[arg-type]
-
-
-def _places(func: Op, args: Sequence, kwargs: dict, tensors: list) -> list[int]:
-    """Return the positions in the tensor list of the operands that the op writes to."""
-    objects: list[Any] = [args[i] for i in written_positions(func) if i < len(args)]
-    arguments = func._schema.arguments
-    objects += [
-        kwargs[a.name]
-        for a in arguments
-        if a.alias_info is not None and a.alias_info.is_write and a.name in kwargs
-    ]
-    written = tree_leaves(objects)
-    return [i for i, t in enumerate(tensors) if any(t is o for o in written)]
 
 
 def _same(func: Op, result: int, written: tuple[int, ...]) -> int | None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -37,6 +38,20 @@ class StartOptions(NamedTuple):
         if self.cluster is not None:
             return RayPool(len(self.devices), self.cluster)
         return LocalPool(list(self.devices), self.backend)
+
+
+class Listener:
+    """A function that is called if one is set; `with listener(hear): ...` sets it."""
+
+    hear: Any = None
+
+    @contextlib.contextmanager
+    def __call__(self, hear: Any) -> Iterator[None]:
+        before, self.hear = self.hear, hear
+        try:
+            yield
+        finally:
+            self.hear = before
 
 
 _engine: Engine | None = None

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import weakref
-from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import _C, Tensor
@@ -33,24 +30,14 @@ def put_on(x: Tensor, mesh: Mesh, axes: Axes) -> SignalTensor:
         for part in parts
     ]
     engine.record("put", contents[0], mesh.workers, outputs=(number,), each=contents)
-    if _listener is not None:
-        _listener(given, mesh, axes, made)
+    if listener.hear is not None:
+        listener.hear(given, mesh, axes, made)
     if instruction_log.active:
         instruction_log.create("put", number, mesh, axes, made._tensor_meta)
     return made
 
 
-_listener: Any = None  # called with (tensor, mesh, axes, handle) for each tensor sent
-
-
-@contextlib.contextmanager
-def listener(hear: Any) -> Iterator[None]:
-    global _listener
-    before, _listener = _listener, hear
-    try:
-        yield
-    finally:
-        _listener = before
+listener = runtime.Listener()  # called with (tensor, mesh, axes, handle) for each tensor sent
 
 
 def put(x: Tensor) -> SignalTensor:

@@ -2,7 +2,6 @@
 network.
 """
 
-import traceback
 from typing import Any
 
 import torch
@@ -12,7 +11,6 @@ from .script_state import follow, settings
 from .stream import Pool
 from .wire import load
 from .worker import Worker
-from .worker_state import Poisoned
 
 
 class InProcessPool(Pool):
@@ -40,23 +38,12 @@ class InProcessPool(Pool):
         # worker's ops.
         with torch.no_grad(), _disable_current_modes():
             for instruction in batch:
-                self._run(instruction)
+                self._current = instruction[1]
+                self._worker.run(instruction, lambda *failure: self.on_message(0, ("failed", *failure)))
         self._settings = settings()
         follow(script)
         torch.random.set_rng_state(state)
         self.on_message(0, ("ack", batch[-1][1]))
-
-    def _run(self, instruction: tuple) -> None:
-        self._current = instruction[1]
-        try:
-            self._worker.execute(instruction)
-        except Poisoned:
-            self._worker.poison(instruction)
-        except Exception as error:  # an op may raise anything; report all of it to the engine
-            self.on_message(
-                0, ("failed", instruction[1], type(error).__name__, str(error), traceback.format_exc())
-            )
-            self._worker.poison(instruction)
 
     def stop(self) -> None:
         self._worker.values.clear()

@@ -69,19 +69,17 @@ class Regions:
         self.held.append(new)
         return True
 
-    def cut(self, reason: str) -> None:
+    def cut(self, reason: str | None) -> None:
         """Send the held ops; what follows is another region of the same context."""
-        if self.name is not None:
-            self.reasons[self.name] = reason
-            self._send(self.name)
-
-    def close(self, reason: str | None = None) -> None:
-        """Send the held ops and close the region."""
         if self.name is not None:
             if reason is not None:
                 self.reasons[self.name] = reason
             self._send(self.name)
-            self.name, self.backward = None, False
+
+    def close(self, reason: str | None = None) -> None:
+        """Send the held ops and close the region."""
+        self.cut(reason)
+        self.name, self.backward = None, False
 
     def _send(self, name: str) -> None:
         with self.engine.lock:

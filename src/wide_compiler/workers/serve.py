@@ -5,7 +5,6 @@ import os
 import queue
 import threading
 import time
-import traceback
 from array import array
 from collections import deque
 from datetime import timedelta
@@ -19,7 +18,6 @@ import torch.distributed as dist
 
 from .wire import NoAnswer, dump, interface_of, load, own_address, tune
 from .worker import Worker
-from .worker_state import Poisoned
 
 # Intervals of heartbeats and of acknowledgements with up to _FEW_WORKERS workers; longer with more.
 _BEAT_SECONDS = 0.5
@@ -84,23 +82,16 @@ class Service:
 
     def work(self, worker: Worker) -> None:
         while True:
-            batch = self.next_batch()
-            if self.spans is None:
-                for instruction in batch:
-                    self.current = instruction[1]
-                    self.run_one(worker, instruction)
-            else:
-                self.run_timed(worker, batch, self.spans)
+            batch, spans = self.next_batch(), self.spans
+            for instruction in batch:
+                self.current = seq = instruction[1]
+                start = time.time()
+                worker.run(instruction, self.report)
+                if spans is not None:
+                    spans.append((seq, start, time.time()))
             waited = time.monotonic() - self.said_at
             if waited > self.ack_seconds or self.current - self.said > _ACK_INSTRUCTIONS:
                 self.acknowledge()
-
-    def run_timed(self, worker: Worker, batch: list[tuple], spans: deque) -> None:
-        for instruction in batch:
-            self.current = seq = instruction[1]
-            start = time.time()
-            self.run_one(worker, instruction)
-            spans.append((seq, start, time.time()))
 
     def next_batch(self) -> list[tuple]:
         """Return the next batch, waiting for it.
@@ -125,16 +116,10 @@ class Service:
         self.ack_seconds = _ACK_SECONDS * self.interval_factor()
         self.send("ack", self.current)
 
-    def run_one(self, worker: Worker, instruction: tuple) -> None:
-        """Run an instruction; after a failure wait until the script has heard from every other worker."""
-        try:
-            worker.execute(instruction)
-        except Poisoned:
-            worker.poison(instruction)
-        except Exception as error:  # an op may raise anything; report all of it to the script
-            self.send("failed", instruction[1], type(error).__name__, str(error), traceback.format_exc())
-            self.verdicts.get()
-            worker.poison(instruction)
+    def report(self, *failure: Any) -> None:
+        """Report a failure, and wait until the script has heard from every other worker."""
+        self.send("failed", *failure)
+        self.verdicts.get()
 
 
 def take_spans(spans: deque[tuple[float, float, float]]) -> bytes:

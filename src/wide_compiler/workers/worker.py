@@ -6,6 +6,7 @@ values are plain tensors and ops run directly; on a larger mesh they are `Sharde
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +19,7 @@ from .collectives import count_collectives
 from .script_state import follow
 from .sharded_value import ShardedValue, axes_of
 from .templates import Template
-from .worker_state import Poison, Reply, WorkerMesh
+from .worker_state import Poison, Poisoned, Reply, WorkerMesh
 from .worker_steps import StepInstructions
 
 Meet = Callable[[int, dict], None]
@@ -35,6 +36,16 @@ class Worker(StepInstructions):
     def execute(self, instruction: tuple) -> None:
         """Run one instruction `(kind, seq, ...)`."""
         getattr(self, "do_" + instruction[0])(*instruction[2:])
+
+    def run(self, instruction: tuple, failed: Callable[[int, str, str, str], None]) -> None:
+        """Execute an instruction; an error is given to `failed` (number, kind, text, trace)."""
+        try:
+            return self.execute(instruction)
+        except Poisoned:
+            pass
+        except Exception as error:  # an op may raise anything; all of it is reported
+            failed(instruction[1], type(error).__name__, str(error), traceback.format_exc())
+        self.poison(instruction)
 
     def poison(self, instruction: tuple) -> None:
         """Mark the results of a failed instruction as `Poison`."""
