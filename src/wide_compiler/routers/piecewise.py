@@ -30,9 +30,7 @@ class Piecewise:
 
     def __init__(self, model: nn.Module, why: str, parts: dict[str, Any], groups: list[RowGroup]):
         self.model, self.why, self.parts, self.groups = model, why, parts, groups
-        calls: dict[str, Callable[..., Any]] = {
-            path: part.forward for path, part in parts.items() if part.ran.together
-        }
+        calls: dict[str, Any] = {path: part.forward for path, part in parts.items() if part.ran.together}
         methods: dict[str, Any] = {}
         self.forward = type(model).forward
         if any(group.latest.together for group in groups):

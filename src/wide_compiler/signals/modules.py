@@ -40,18 +40,13 @@ def _adopt_own(module: nn.Module) -> None:
         # The attribute must exist, because PyTorch reads it to see whether weights were replaced; it is
         # rebuilt below.
         module._flat_weight_refs = []
-    _adopt_tensors(module)
+    for name, x in (*module._parameters.items(), *module._buffers.items()):
+        if x is not None and _is_plain(x):
+            _swap(x, f"{type(module).__name__}.{name}")
+        if isinstance(x, SignalTensor):
+            x._ref.home.parameter = True
     if isinstance(module, nn.RNNBase):
         module._flat_weight_refs = [w if w is None else weakref.ref(w) for w in module._flat_weights]
-
-
-def _adopt_tensors(module: nn.Module) -> None:
-    for tensors in (module._parameters, module._buffers):
-        for name, x in tensors.items():
-            if x is not None and _is_plain(x):
-                _swap(x, f"{type(module).__name__}.{name}")
-            if isinstance(x, SignalTensor):
-                x._ref.home.parameter = True
 
 
 def _swap(x: Tensor, name: str) -> None:

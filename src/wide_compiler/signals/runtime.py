@@ -55,8 +55,8 @@ class Listener:
 
 
 _engine: Engine | None = None
-# Functions called when workers start; each returns an object whose `remove()` is called at shutdown. A hook
-# on all modules, for example, must not cost scripts without signals anything.
+# Functions called when workers start; each returns an object whose `remove()` is called at shutdown, or None.
+# A hook on all modules, for example, must not cost scripts without signals anything.
 while_running: list[Callable[[], Any]] = []
 _in_place: list[Any] = []
 _start: StartOptions | None = None
@@ -178,7 +178,7 @@ def start_workers(start: StartOptions) -> None:
     instruction_log.configure()
     _engine, _start = Engine(start.pool()), start
     _take_away()  # hooks of workers that died
-    _in_place.extend(put() for put in while_running)
+    _in_place.extend(placed for put in while_running if (placed := put()) is not None)
     _engine.mesh((0,))
 
 

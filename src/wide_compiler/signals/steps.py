@@ -151,18 +151,14 @@ class StepRecorder:
         else:
             self.refused = self.refused or f"a tensor of the script of shape {tuple(x.shape)} is sent in it"
 
-    def _before_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        self.optimizers.append((OptimizerState(optimizer), len(self.instructions), 0))
-
-    def _after_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        state, start, _ = self.optimizers.pop()
-        self.optimizers.append((state, start, len(self.instructions)))
-
     def run(self, function: Callable, args: tuple, kwargs: dict) -> Any:
-        hooks = (
-            register_optimizer_step_pre_hook(self._before_optimizer),
-            register_optimizer_step_post_hook(self._after_optimizer),
-        )
+        def before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+            self.optimizers.append((OptimizerState(optimizer), len(self.instructions), 0))
+
+        def after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+            self.optimizers[-1] = (*self.optimizers[-1][:2], len(self.instructions))
+
+        hooks = register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)
         self.observer = StepObserver(function, self.known.values())
         self.engine.flush()
         self.engine.recorder = self

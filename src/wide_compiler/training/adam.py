@@ -135,13 +135,10 @@ class Adam(LaneOptimizer):
         from ..kernels.lane_adam import Numbers, adam_
 
         assert bucket.step is not None
-        adam_(
-            *(bucket.params, bucket.grads),
-            *[bucket.state.get(name, []) for name in self.kernel_states],
-            Numbers(bucket.step, **numbers),
-            decoupled=self.decoupled,
-            maximize=maximize,
-        )
+        first, second, largest = (bucket.state.get(name, []) for name in self.kernel_states)
+        own = Numbers(bucket.step, **numbers)
+        how = {"decoupled": self.decoupled, "maximize": maximize}
+        adam_(bucket.params, bucket.grads, first, second, largest, own, **how)
 
 
 class AdamW(Adam):
@@ -177,7 +174,7 @@ def _fits_lanes(bucket: Bucket) -> bool:
 def _worth_a_call_each(bucket: Bucket, elements: int) -> bool:
     if not bucket.stacked or bucket.params[0].device.type != "cpu" or not bucket.lanes_in_one_piece():
         return False
-    return bucket.elements() >= elements * len(bucket.params[0]) * len(bucket.params)
+    return sum(p.numel() for p in bucket.params) >= elements * len(bucket.params[0]) * len(bucket.params)
 
 
 def _listed(value: LaneNumber, n: int) -> list[float]:

@@ -58,13 +58,13 @@ class Checkpoints:
         path = self.path(step)
         aside = self.folder / f"{_ASIDE}{os.getpid()}"
         try:
-            for left in self.folder.glob(f"{_ASIDE}*"):  # of killed processes
-                shutil.rmtree(left, ignore_errors=True)
+            for old in self.folder.glob(f"{_ASIDE}*"):  # of killed processes
+                shutil.rmtree(old, ignore_errors=True)
             aside.mkdir(parents=True)
             save_file(tensors, aside / path.name, metadata={"wide_compiler": str(FORMAT), "state": text})
-            _flush(aside / path.name)
+            flush(aside / path.name)
             os.replace(aside / path.name, path)
-            _flush(self.folder)
+            flush(self.folder)
         except (OSError, SafetensorError) as error:
             latest = self.latest()
             left = f"the last good one is {latest}" if latest else "there is none before it"
@@ -74,8 +74,8 @@ class Checkpoints:
             ) from error
         finally:
             shutil.rmtree(aside, ignore_errors=True)
-        for old in self.steps()[: -self.keep]:
-            self.path(old).unlink(missing_ok=True)
+        for past in self.steps()[: -self.keep]:
+            self.path(past).unlink(missing_ok=True)
         return path
 
     def load(self, path: str | os.PathLike[str]) -> Any:
@@ -96,7 +96,7 @@ class Checkpoints:
         return unpack_state(tensors, facts["state"])
 
 
-def _flush(path: Path) -> None:
+def flush(path: Path) -> None:
     """Flush a file or folder to disk. Without it a rename may survive a crash while the data does not."""
     handle = os.open(path, os.O_RDONLY)
     try:

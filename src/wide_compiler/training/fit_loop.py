@@ -230,7 +230,9 @@ class FitLoop:
     def _call(self, event: str) -> None:
         if not self.callbacks and not listeners:
             return
-        losses = self.rows[-1] if self.rows else self._last_losses()
+        past = self.history.losses
+        nothing = past[-1] if len(past) else torch.full((self.n,), float("nan"))
+        losses = self.rows[-1] if self.rows else nothing
         moment = Moment(
             *(event, self.step, self.epoch, losses, self.metrics, self.metrics.get(self.plan.monitor)),
             *(self.leaving.active, self.plan.total_steps(), self.lanes, self.history),
@@ -239,10 +241,6 @@ class FitLoop:
         callbacks: list[Any] = [*self.callbacks, *listeners]
         for callback in callbacks:
             callback(moment)
-
-    def _last_losses(self) -> Tensor:
-        past = self.history.losses
-        return past[-1] if len(past) else torch.full((self.n,), float("nan"))
 
     def _flush(self) -> None:
         """Move the losses so far into the history."""

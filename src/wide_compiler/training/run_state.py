@@ -32,9 +32,7 @@ def run_state(loop: Any) -> dict[str, Any]:
         "epoch_random": loop.epoch_random,
         "random": loop._random_state(),
         "measured": used_answers(),
-        "callbacks": [
-            callback.state_dict() for callback in plan.callbacks if hasattr(callback, "state_dict")
-        ],
+        "callbacks": [c.state_dict() for c in plan.callbacks if hasattr(c, "state_dict")],
     }
 
 
@@ -146,10 +144,10 @@ def check_optimizer(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any], 
 
 def _on_their_devices(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
     """Move tensors among the saved hyper-parameters to the devices of the current ones."""
-    groups = []
-    for group, now in zip(saved["param_groups"], optimizer.param_groups, strict=True):
-        device = now["params"][0].device
-        groups.append({name: _moved(value, now.get(name), device) for name, value in group.items()})
+    pairs = zip(saved["param_groups"], optimizer.param_groups, strict=True)
+    groups = [
+        {k: _moved(v, now.get(k), now["params"][0].device) for k, v in old.items()} for old, now in pairs
+    ]
     return {**saved, "param_groups": groups}
 
 

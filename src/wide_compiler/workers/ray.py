@@ -96,8 +96,9 @@ class RayPool(ConnectedPool):
         group = self._ray.util.placement_group([bundle] * count, strategy=cluster.strategy)
         if not group.wait(cluster.wait):
             self._ray.util.remove_placement_group(group)
+            amounts = " and ".join(f"{amount:g} {name}" for name, amount in bundle.items())
             raise ClusterError(
-                f"no room for {count} workers of {_amounts(bundle)} each ({cluster.strategy}) within "
+                f"no room for {count} workers of {amounts} each ({cluster.strategy}) within "
                 f"{cluster.wait:.0f} s: {_room(self._ray)}; ask for fewer workers, add machines, or wait "
                 "longer with ray_workers(wait=...)"
             )
@@ -244,17 +245,10 @@ def check_versions(rank: int, theirs: dict[str, str]) -> None:
 def _room(ray: Any) -> str:
     """Return the cluster's total and free resources as text."""
     total, free = ray.cluster_resources(), ray.available_resources()
-    parts = [
-        f"{name} {total[name]:g} in all, {free.get(name, 0):g} free"
-        for name in ("CPU", "GPU")
-        if name in total
-    ]
+    names = [name for name in ("CPU", "GPU") if name in total]
+    parts = [f"{name} {total[name]:g} in all, {free.get(name, 0):g} free" for name in names]
     machines = len([node for node in ray.nodes() if node["Alive"]])
     return f"the cluster has {', '.join(parts)}, on {machines} machine(s)"
-
-
-def _amounts(bundle: dict[str, float]) -> str:
-    return " and ".join(f"{amount:g} {name}" for name, amount in bundle.items())
 
 
 def _told(error: Exception) -> str:

@@ -168,7 +168,11 @@ def serve(setup: dict) -> int:
     threading.Thread(target=service.beat, args=(worker,), daemon=True).start()
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    _use_interface(interface_of(own_address(connection)))
+    name = interface_of(own_address(connection))
+    if name is not None:  # the script's network interface for collectives, unless the environment sets one
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+        if name != "lo":  # NCCL needs no network within one machine
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", name)
     meet(setup["rank"], setup)
     service.send("ready")
     service.work(worker)
@@ -187,14 +191,6 @@ def meet(rank: int, setup: dict) -> None:
             world_size=setup["world"],
             timeout=timedelta(hours=12),  # the script detects a hung peer, not the collective
         )
-
-
-def _use_interface(name: str | None) -> None:
-    """Use the script's network interface for collectives, unless the environment sets one."""
-    if name is not None:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
-        if name != "lo":  # NCCL needs no network within one machine
-            os.environ.setdefault("NCCL_SOCKET_IFNAME", name)
 
 
 def _find_store(setup: dict) -> dist.Store:

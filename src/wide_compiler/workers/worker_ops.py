@@ -96,9 +96,8 @@ class OpInstructions(WorkerState):
             self.ways.op = t.name
             self.ways.took("gathered")
         result = gathered(t.func, args, kwargs) if meshed else t.func(*args, **kwargs)
-        made = [
-            r for r in (result if isinstance(result, tuple | list) else [result]) if isinstance(r, Tensor)
-        ]
+        several = result if isinstance(result, tuple | list) else [result]
+        made = [r for r in several if isinstance(r, Tensor)]
         if made:
             self._keep(made, outputs[: len(made)])
             answer: Any = [(tuple(m.shape), tuple(m.stride()), str(m.dtype)) for m in made]
@@ -140,12 +139,8 @@ class OpInstructions(WorkerState):
     def _add_pending(self, t: Template, operands: list[ShardedValue]) -> Any:
         """Add gradients of several backward passes while they are still partial sums."""
         self.ways.took("local")
-        total = wrap(
-            local_of(operands[0].dtensor) + local_of(operands[1].dtensor),
-            operands[0].dtensor,
-            operands[0].dtensor.shape,
-            operands[0].dtensor.stride(),
-        )
+        first, second = operands[0].dtensor, operands[1].dtensor
+        total = wrap(local_of(first) + local_of(second), first, first.shape, first.stride())
         if t.func is aten.add_.Tensor:
             operands[0].dtensor = total  # a new tensor: another parameter may have the same gradient
             return None
@@ -159,9 +154,8 @@ class OpInstructions(WorkerState):
 
         def remake(x: Tensor, k: int | None) -> Tensor:
             args, kwargs = t.arguments([x], floats)
-            made = (
-                run_op(t.func, args, kwargs, self.ways) if isinstance(x, DTensor) else t.func(*args, **kwargs)
-            )
+            sharded = isinstance(x, DTensor)
+            made = run_op(t.func, args, kwargs, self.ways) if sharded else t.func(*args, **kwargs)
             return made if k is None else made[k]
 
         if isinstance(result, DTensor):

@@ -67,10 +67,8 @@ def write_gathered(func: Op, args: tuple, kwargs: dict[str, Any]) -> Any:
     def whole(value: ShardedValue) -> Tensor:
         if id(value) not in copies:
             x = whole_of(value.reduced())
-            copies[id(value)] = torch.empty_strided(
-                x.shape, value.dtensor.stride(), dtype=x.dtype, device=x.device
-            )
-            copies[id(value)].copy_(x)
+            new = torch.empty_strided(x.shape, value.dtensor.stride(), dtype=x.dtype, device=x.device)
+            copies[id(value)] = new.copy_(x)
         return copies[id(value)]
 
     plain_args, plain_kwargs = tree_map_only(ShardedValue, whole, (args, kwargs))
