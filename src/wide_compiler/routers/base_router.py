@@ -233,11 +233,9 @@ class BaseRouter(nn.Module):
         """Clear the caches, then `to(device, dtype)`."""
         self.cache_clear()
         self.to(device=device, dtype=dtype)
-        now = torch.device(device) if device is not None else None
-        self._required = (
-            dtype if self._required[0] is not None and dtype is not None else self._required[0],
-            now if self._required[1] is not None and now is not None else self._required[1],
-        )
+        old_dtype, old_device = self._required
+        now = old_device if old_device is None or device is None else torch.device(device)
+        self._required = (old_dtype and (dtype or old_dtype), now)
         return self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -134,15 +134,12 @@ class Declined(GroupRow):
         by_key: dict[Any, list[tuple[str, Any]]] = {}
         for key, path, call in calls:
             by_key.setdefault(key, []).append((path, call))
-        return [
-            cls.of(
-                tuple(path for path, _ in alike),
-                "loop",
-                why(key, [call for _, call in alike]),
-                op=type(model.get_submodule(alike[0][0])).__name__,
-            )
-            for key, alike in by_key.items()
-        ]
+        rows = []
+        for key, alike in by_key.items():
+            paths, own = zip(*alike, strict=True)
+            op = type(model.get_submodule(paths[0])).__name__
+            rows.append(cls.of(paths, "loop", why(key, list(own)), op=op))
+        return rows
 
 
 def _shortened(names: tuple[str, ...], most: int = 4) -> str:

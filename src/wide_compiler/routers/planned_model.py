@@ -121,9 +121,7 @@ class PlannedModel(nn.Module):
         return known
 
     def _part_of(self, module: nn.Module) -> "PlannedModel":
-        if module not in self._parts:
-            self._parts[module] = PlannedModel(module, self.config)
-        return self._parts[module]
+        return self._parts.get(module) or self._parts.setdefault(module, PlannedModel(module, self.config))
 
     # Under torch.compile.
 

@@ -190,7 +190,8 @@ def _make_plan(engine: Engine, func: Op, args: Sequence, kwargs: dict, call: OpC
         (meta_of(r) if isinstance(r, Tensor) else None, _same(func, i, written))
         for i, r in enumerate(results)
     ]
-    returns = {list: "list", tuple: "tuple"}.get(type(result), "one") if schema.returns else "none"
+    kind = "list" if isinstance(result, list) else "tuple" if isinstance(result, tuple) else "one"
+    returns = kind if schema.returns else "none"
     view, random = is_view(func), torch.Tag.nondeterministic_seeded in func.tags
     more = written or view or random or asks or returns != "one"
     fresh = None if more else described[0][0]

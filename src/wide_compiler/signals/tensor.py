@@ -93,6 +93,15 @@ class Ref:
         self.engine.freed.append((home.mesh.workers, self.number))
 
 
+def _no_memory(what: str) -> Callable[..., Any]:
+    def refuse(self: SignalTensor, *args: Any, **kwargs: Any) -> Any:
+        raise UnsupportedError(
+            f"{what}: the values of this tensor lie on workers; fetch them first with x.detach().cpu()"
+        )
+
+    return refuse
+
+
 class SignalTensor(Tensor):
     """A tensor whose values are on workers. Made by ops and creation functions, not by users."""
 
@@ -195,23 +204,12 @@ class SignalTensor(Tensor):
         """A number that tensors with shared memory on the workers have in common; see `remote_tensors.py`."""
         return id(self._ref.home)
 
-    def data_ptr(self) -> int:
-        raise _no_memory("data_ptr()")
-
-    def untyped_storage(self) -> torch.UntypedStorage:
-        raise _no_memory("untyped_storage()")
-
-    def storage(self) -> torch.TypedStorage:
-        raise _no_memory("storage()")
-
-    def share_memory_(self) -> SignalTensor:
-        raise _no_memory("share_memory_()")
-
-    def pin_memory(self, *args: Any, **kwargs: Any) -> Tensor:
-        raise _no_memory("pin_memory()")
-
-    def __dlpack__(self, *args: Any, **kwargs: Any) -> Any:
-        raise _no_memory("__dlpack__()")
+    data_ptr: Any = _no_memory("data_ptr()")
+    untyped_storage: Any = _no_memory("untyped_storage()")
+    storage: Any = _no_memory("storage()")
+    share_memory_: Any = _no_memory("share_memory_()")
+    pin_memory: Any = _no_memory("pin_memory()")
+    __dlpack__: Any = _no_memory("__dlpack__()")
 
     # ---- x.data = y replaces the tensor, so the id must follow
 
@@ -259,12 +257,6 @@ class _Fetch(torch.autograd.Function):
         from .sending import put_on
 
         return put_on(grads[0], ctx.mesh, ())
-
-
-def _no_memory(what: str) -> UnsupportedError:
-    return UnsupportedError(
-        f"{what}: the values of this tensor lie on workers; fetch them first with x.detach().cpu()"
-    )
 
 
 def _dense(x: Tensor) -> bool:

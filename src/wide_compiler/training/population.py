@@ -235,12 +235,12 @@ class Population:
             for p in self.wide.stacked_parameters():
                 index = chosen.to(p.device)
                 rows = p.data.index_select(0, index)
-                drawn: Any = (
-                    None
-                    if callable(by)
-                    else torch.randn(rows.shape, generator=generator, dtype=torch.float32)
-                )
-                p.data.index_copy_(0, index, by(rows) if callable(by) else rows + (by * drawn).to(rows))
+                if callable(by):
+                    new = by(rows)
+                else:
+                    drawn = torch.randn(rows.shape, generator=generator, dtype=torch.float32)
+                    new = rows + (by * drawn).to(rows)
+                p.data.index_copy_(0, index, new)
             return
         now = self.optimizer.lane_values(what).cpu()[chosen]
         if callable(by):

@@ -12,6 +12,8 @@ from ..model import WideModel
 from .data import Shared
 from .history import History
 
+_POSITION = ("step", "epoch", "position", "epoch_began", "epoch_random")
+
 
 def run_state(loop: Any) -> dict[str, Any]:
     plan, scaler = loop.plan, loop.take_step.scaler
@@ -25,11 +27,7 @@ def run_state(loop: Any) -> dict[str, Any]:
         "active": loop.lanes.active,
         "best": loop.best.state(),
         "history": loop.history.state(),
-        "step": loop.step,
-        "epoch": loop.epoch,
-        "position": loop.position,
-        "epoch_began": loop.epoch_began,
-        "epoch_random": loop.epoch_random,
+        **{name: getattr(loop, name) for name in _POSITION},
         "random": loop._random_state(),
         "measured": used_answers(),
         "callbacks": [c.state_dict() for c in plan.callbacks if hasattr(c, "state_dict")],
@@ -65,7 +63,7 @@ def restore_run(loop: Any, state: Mapping[str, Any], where: str) -> None:
         callback.load_state_dict(saved)
     loop.best.load(state["best"], loop.wide._device())
     loop.history = History.of_state(state["history"])
-    for name in ("step", "epoch", "position", "epoch_began", "epoch_random"):
+    for name in _POSITION:
         setattr(loop, name, state[name])
     if loop.history.validated_at:
         loop.metrics = {name: values[-1] for name, values in loop.history.metrics.items()}
