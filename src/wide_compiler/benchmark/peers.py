@@ -10,13 +10,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Adam
 
 from ..replay.cuda_graph import capture, on_stream
 from . import jax_peer
 from .benchmark_row import Results
 from .functional import Functional
 from .problem import BenchmarkCandidate, Build, Problem, inference
-from .training import Trainee, first_results, fused_adam, member_loss, own_adam, stepping, tensors_of
+from .training import LEARNING_RATE, Trainee, first_results, fused_adam, member_loss, stepping, tensors_of
 
 
 def loop(problem: Problem) -> BenchmarkCandidate:
@@ -128,7 +129,7 @@ def _trained(
 def _own_adams(
     members: Sequence[nn.Module], losses: Sequence[Callable[[Tensor], Tensor]], x_NB: Tensor
 ) -> Trainee:
-    optimizers = [own_adam(member.parameters()) for member in members]
+    optimizers = [Adam(member.parameters(), LEARNING_RATE, foreach=True) for member in members]
     lanes = list(zip(losses, optimizers, x_NB.unbind(0), strict=True))
 
     def step() -> list[Tensor]:

@@ -129,13 +129,12 @@ class Engine(Stream):
         self.flush()
         return self._wait(request)
 
-    def ask_each(self, kind: str, content: tuple = (), contents: Sequence[tuple] | None = None) -> list[Any]:
-        """Ask every worker; returns the replies in order of rank."""
+    def ask_each(self, kind: str, contents: Sequence[tuple] = ()) -> list[Any]:
+        """Ask every worker, each with its content if given; returns the replies in order of rank."""
         requests = [next(self.requests) for _ in self.everyone]
         with self.lock:
             for worker, request in zip(self.everyone, requests, strict=True):
-                own = content if contents is None else contents[worker]
-                self.record(kind, (*own, request), (worker,))
+                self.record(kind, (*(contents[worker] if contents else ()), request), (worker,))
             self.flush()
         return [self._wait(request) for request in requests]
 
