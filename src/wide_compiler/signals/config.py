@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..config import variable
 from ..errors import ArgumentError, MissingFileError
 
@@ -94,9 +96,7 @@ def mesh_of_dimensions(dimensions: Sequence[Mapping[str, Any]]) -> ShardConfig:
                 "to name them, write one shard with axis: [0, 1] and workers: [[0, 1], [2, 3]]"
             )
         sizes.append(count)
-    workers: Any = list(range(math.prod(sizes)))
-    for size in reversed(sizes[1:]):
-        workers = [workers[k : k + size] for k in range(0, len(workers), size)]
+    workers = np.arange(math.prod(sizes)).reshape(sizes).tolist()
     axes = [dimension.get("axis", 0) for dimension in dimensions]
     parameters = [d.get("parameters", axis or None) for d, axis in zip(dimensions, axes, strict=True)]
     return ShardConfig(axes, workers, parameters)

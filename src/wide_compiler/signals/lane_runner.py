@@ -6,10 +6,9 @@ Each worker runs the graph on its own lanes (`workers.worker_lanes`). If the gra
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -149,13 +148,8 @@ class _LaneGraphCall(torch.autograd.Function):
 signal_of: dict[tuple[int, ...], str] = {}
 
 
-@contextlib.contextmanager
-def _labelled(mesh: Mesh) -> Iterator[None]:
-    token = scope.lanes_of.set(signal_of.get(mesh.workers, ""))
-    try:
-        yield
-    finally:
-        scope.lanes_of.reset(token)
+def _labelled(mesh: Mesh) -> AbstractContextManager[None]:
+    return scope.setting(scope.lanes_of, signal_of.get(mesh.workers, ""))
 
 
 def _on(gradient: Tensor, mesh: Mesh, axes: Axes) -> SignalTensor:

@@ -19,18 +19,15 @@ from .collectives import count_collectives
 from .script_state import follow
 from .sharded_value import ShardedValue, axes_of
 from .templates import Template
-from .worker_state import Poison, Poisoned, Reply, WorkerMesh
+from .worker_state import Poison, Poisoned, WorkerMesh
 from .worker_steps import StepInstructions
-
-Meet = Callable[[int, dict], None]
 
 
 class Worker(StepInstructions):
     """`execute` runs an instruction by the method `do_<kind>`."""
 
-    def __init__(self, rank: int, device: torch.device, reply: Reply, meet: Meet | None = None) -> None:
-        super().__init__(rank, device, reply)
-        self.meet = meet
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         count_collectives()
 
     def execute(self, instruction: tuple) -> None:

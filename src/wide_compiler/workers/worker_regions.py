@@ -6,14 +6,11 @@ import contextlib
 import logging
 from dataclasses import dataclass
 
-import torch
-
 from .compiled import CollectiveDetector, CompiledRegion, Uncompilable, layouts
 from .templates import SETTLE
 from .worker_lanes import LaneInstructions
 from .worker_ops import OpInstructions
 from .worker_placement import PlacementInstructions
-from .worker_state import Reply
 
 log = logging.getLogger(__name__)
 _PROOF = 2  # runs before a region is compiled
@@ -52,11 +49,6 @@ class Region:
 
 
 class RegionInstructions(PlacementInstructions, OpInstructions, LaneInstructions):
-    def __init__(self, rank: int, device: torch.device, reply: Reply) -> None:
-        super().__init__(rank, device, reply)
-        self.regions: dict[int, Region] = {}
-        self.region_counts: dict[str, RegionCounts] = {}
-
     def do_define(self, number: int, name: str, steps: tuple, live: tuple) -> None:
         self.regions[number] = Region(name, steps, live)
 

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import torch
-
 from .optimizer_floats import GroupKind, OptimizerProbe
 from .worker_regions import RegionInstructions
-from .worker_state import Reply
 
 # By kind of instruction: the fields that hold ids of values used, and made (one id, or a tuple of ids).
 FIELDS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
@@ -60,12 +57,8 @@ class Definition(NamedTuple):
 
 
 class StepInstructions(RegionInstructions):
-    def __init__(self, rank: int, device: torch.device, reply: Reply) -> None:
-        super().__init__(rank, device, reply)
-        self.steps: dict[int, _Step] = {}
-
     def do_define_step(self, number: int, definition: Definition) -> None:
-        self.steps[number] = _Step(definition, self.rank)
+        self.steps[number] = PreparedStep(definition, self.rank)
 
     def do_forget_step(self, number: int) -> None:
         self.steps.pop(number, None)
@@ -84,7 +77,7 @@ class StepInstructions(RegionInstructions):
                 self.values.pop(ids[place], None)
 
 
-class _Step:
+class PreparedStep:
     """A definition prepared for one worker.
 
     Attributes:
