@@ -127,7 +127,7 @@ class Worker(StepInstructions):
                 "ways": self.ways.total(),
                 **count_collectives(),
                 "op_ways": self.ways.by_op(),
-                "regions": {name: vars(counts) for name, counts in self.region_counts.items()},
+                "regions": {name: {**vars(counts)} for name, counts in self.region_counts.items()},
             },
         )
 
