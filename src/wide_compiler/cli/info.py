@@ -3,7 +3,7 @@
 import importlib.metadata
 import os
 import platform
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -72,23 +72,11 @@ def run(console: Console, as_json: bool = False) -> None:
         return
     console.print(_facts_table(told))
     console.print()
-    settings = [
-        (variable(name), told["settings"].get(variable(name), ""), meaning)
-        for name, (_, meaning) in SETTINGS.items()
-    ]
-    console.print(_table("Environment variables", ("name", "value", "what it does"), settings))
+    console.print(_settings_table(told["settings"]))
     console.print()
-    presets = [
-        (name, ", ".join(f"{key}={value}" for key, value in changes.items()) or "nothing")
-        for name, changes in told["presets"].items()
-    ]
-    console.print(_table("Presets of WideConfig: what they change", ("preset", "options"), presets))
+    console.print(_presets_table(told["presets"]))
     console.print()
-    primitives = [
-        (p["name"], ", ".join(p["members"]), ", ".join(p["strategies"])) for p in told["primitives"]
-    ]
-    title = f"{len(primitives)} primitives and what they run"
-    console.print(_table(title, ("primitive", "members", "strategies"), primitives))
+    console.print(_primitives_table(told["primitives"]))
 
 
 def _devices() -> Iterator[str]:
@@ -147,10 +135,28 @@ def _facts_table(told: dict[str, Any]) -> Table:
     return grid
 
 
-def _table(title: str, columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Table:
-    table = Table(title=title, title_justify="left")
-    for column in columns:
-        table.add_column(column, overflow="fold", no_wrap=column == "preset")
-    for row in rows:
-        table.add_row(*row)
+def _settings_table(in_force: dict[str, str]) -> Table:
+    table = Table(title="Environment variables", title_justify="left")
+    for column in ("name", "value", "what it does"):
+        table.add_column(column, overflow="fold")
+    for name, (_, meaning) in SETTINGS.items():
+        table.add_row(variable(name), in_force.get(variable(name), ""), meaning)
+    return table
+
+
+def _presets_table(presets: dict[str, dict[str, Any]]) -> Table:
+    table = Table(title="Presets of WideConfig: what they change", title_justify="left")
+    table.add_column("preset", no_wrap=True)
+    table.add_column("options", overflow="fold")
+    for name, changes in presets.items():
+        table.add_row(name, ", ".join(f"{key}={value}" for key, value in changes.items()) or "nothing")
+    return table
+
+
+def _primitives_table(primitives: list[dict[str, Any]]) -> Table:
+    table = Table(title=f"{len(primitives)} primitives and what they run", title_justify="left")
+    for column in ("name", "members", "strategies"):
+        table.add_column("primitive" if column == "name" else column, overflow="fold")
+    for row in primitives:
+        table.add_row(row["name"], ", ".join(row["members"]), ", ".join(row["strategies"]))
     return table
