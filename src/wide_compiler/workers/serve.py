@@ -132,15 +132,15 @@ def take_spans(spans: deque[tuple[float, float, float]]) -> bytes:
 
 def take_stats(worker: Worker) -> dict[str, Any]:
     """Return current counters and sizes; reads a running worker without stopping it."""
-    cuda = worker.device.type == "cuda"
-    resident = int(Path("/proc/self/statm").read_text().split()[1])
+    if worker.device.type == "cuda":
+        memory = torch.cuda.memory_allocated(worker.device)
+    else:  # resident
+        memory = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return {
         "ops": sum(list(worker.instructions.values())),
         "bytes_sent": worker.bytes_sent,
         "live_tensors": len(worker.values),
-        "memory": torch.cuda.memory_allocated(worker.device)
-        if cuda
-        else resident * os.sysconf("SC_PAGE_SIZE"),
+        "memory": memory,
         "device": str(worker.device),
     }
 
