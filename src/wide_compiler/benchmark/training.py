@@ -75,7 +75,7 @@ class Trainee:
         self,
         step: Callable[[], Tensor | list[Tensor]],
         tensors: Iterable[Tensor],
-        optimizers: list[Optimizer],
+        optimizers: Sequence[Optimizer],
     ) -> None:
         self.step = step
         self.tensors = list(tensors)
