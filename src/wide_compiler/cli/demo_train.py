@@ -137,7 +137,7 @@ class LoopRun:
 
 
 def train_loop(
-    nets: Sequence[Net], data: Data, steps: int, budget: float, tell: Callable[[int, float], None]
+    nets: Sequence[Net], data: Data, steps: int, budget: float, tell: Callable[[int, Tensor], None]
 ) -> LoopRun:
     """Train one network after another; stops after the network in which `budget` seconds are exceeded."""
     start = time.perf_counter()
@@ -148,7 +148,7 @@ def train_loop(
         step = _step(trained[-1], steps, predict, data.lane_y[lane])
         for _ in range(steps):
             losses = step()
-        tell(lane + 1, losses.item())
+        tell(lane + 1, losses)
         if time.perf_counter() - start > budget:
             break
     return LoopRun(trained, time.perf_counter() - start)
