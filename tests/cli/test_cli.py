@@ -10,7 +10,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from wide_compiler.cli import MODEL_NAMES, app, compare_models, demo, demo_data, demo_train
+from wide_compiler.cli import MODEL_NAMES, app, compare_models, demo, demo_train
 from wide_compiler.cli.models import MODELS
 from wide_compiler.oracle import Difference, Report
 from wide_compiler.primitives import PRIMITIVES
@@ -175,14 +175,14 @@ def test_demo_without_matplotlib_says_how_to_get_it(tmp_path, monkeypatch):
 
 
 def test_demo_data_leaves_the_gap_empty():
-    data = demo_data.make_data(lanes=5, seed=3)
-    assert not ((data.x > demo_data.GAP[0]) & (data.x < demo_data.GAP[1])).any()
-    assert data.lane_x.shape == data.lane_y.shape == (5, demo_data.POINTS, 1)
+    data = demo_train.make_data(lanes=5, seed=3)
+    assert not ((data.x > demo_train.GAP[0]) & (data.x < demo_train.GAP[1])).any()
+    assert data.lane_x.shape == data.lane_y.shape == (5, demo_train.POINTS, 1)
     assert not torch.equal(data.lane_x[0], data.lane_x[1])
 
 
 def test_demo_trains_every_lane_as_it_would_be_alone():
-    data, nets = demo_data.make_data(3, seed=1), demo_train.make_nets(3, seed=1)
+    data, nets = demo_train.make_data(3, seed=1), demo_train.make_nets(3, seed=1)
     wide = demo_train.train_wide(nets, data, 20, lambda step, losses: None)
     loop = demo_train.train_loop(nets, data, 20, 60.0, lambda lane, loss: None)
     assert demo_train.largest_difference(wide.model, loop.nets, data.x) < 1e-10

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..errors import SaveError
+from ..training.checkpoint import flush
 
 
 def replace_folder(folder: Path, write: Callable[[Path], None]) -> None:
@@ -27,7 +28,7 @@ def replace_folder(folder: Path, write: Callable[[Path], None]) -> None:
         write(new)
         for file in new.rglob("*"):
             if file.is_file():
-                _to_disk(file)
+                flush(file)
         _put_in_place(new, folder)
     finally:
         shutil.rmtree(new, ignore_errors=True)
@@ -69,8 +70,3 @@ def _same(a: Path, b: Path) -> bool:
 def _aside(folder: Path) -> Path:
     folder = Path(os.path.abspath(folder))
     return folder.with_name(f".{folder.name}.old")
-
-
-def _to_disk(file: Path) -> None:
-    with open(file, "rb") as handle:
-        os.fsync(handle.fileno())

@@ -64,38 +64,29 @@ def compile(
     (['small', 'big'], torch.Size([2, 5, 2]))
     """
     config = (config or WideConfig()).replace(**options)
-    wide = api.build_model(
-        lambda: _build(base, list(arguments), sample_kwargs, names, max_rank, config, memory_limit)
-    )
+
+    def build() -> WideAdapters:
+        trunk, library, models, found = _lanes(base, list(arguments))
+        if len(arguments) != (2 if _takes_configs(base) else 1):
+            raise ArgumentError(
+                "adapters.compile takes (base, configs, sample), (peft_model, sample) or (models, sample)"
+            )
+        named = list(found if names is None else names)
+        if len(named) != len(models) or len(set(named)) < len(named):
+            raise ArgumentError(
+                f"there are {len(models)} lanes, names are {named}; give one of its own for each"
+            )
+        for name, model in zip(named, models, strict=True):
+            check_ranks(library, model, f"lane {name!r}")
+        with torch.random.fork_rng():
+            room = library.room_for(trunk.copy(), models, max_rank)
+        copy_flags(room, models[0])
+        more = (arguments[-1], sample_kwargs, config, memory_limit)
+        return WideAdapters(trunk, library, room, models, named, *more)
+
+    wide = api.build_model(build)
     assert isinstance(wide, WideAdapters)
     return wide
-
-
-def _build(
-    base: Any,
-    arguments: list[Any],
-    sample_kwargs: Mapping[str, Any] | None,
-    names: Sequence[str] | None,
-    max_rank: int | None,
-    config: WideConfig,
-    memory_limit: int | None,
-) -> WideAdapters:
-    trunk, library, models, found = _lanes(base, arguments)
-    if len(arguments) != (2 if _takes_configs(base) else 1):
-        raise ArgumentError(
-            "adapters.compile takes (base, configs, sample), (peft_model, sample) or (models, sample)"
-        )
-    names = list(found if names is None else names)
-    if len(names) != len(models) or len(set(names)) < len(names):
-        raise ArgumentError(f"there are {len(models)} lanes, names are {names}; give one of its own for each")
-    for name, model in zip(names, models, strict=True):
-        check_ranks(library, model, f"lane {name!r}")
-    with torch.random.fork_rng():
-        room = library.room_for(trunk.copy(), models, max_rank)
-    copy_flags(room, models[0])
-    return WideAdapters(
-        trunk, library, room, models, names, arguments[-1], sample_kwargs, config, memory_limit
-    )
 
 
 def _takes_configs(base: Any) -> bool:

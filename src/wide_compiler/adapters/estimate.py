@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from .. import _tree
 from ..errors import ArgumentError
+from ..model.inputs import normalize_sample
 from .trunk import Trunk, adapter_tensors
 
 
@@ -69,11 +70,7 @@ class Estimate:
 
 
 def _kept_bytes(member: nn.Module, sample: Any, kwargs: Mapping[str, Any] | None) -> int:
-    args, keywords = (sample if isinstance(sample, tuple) else (sample,)), dict(kwargs or {})
-    if isinstance(sample, Mapping):
-        args, keywords = (), dict(sample)
-    elif sample is None:
-        args = ()
+    args, keywords = normalize_sample(sample, kwargs)
     given = [x for x in _tree.flatten((args, keywords))[0] if isinstance(x, Tensor)]
     own = {t.untyped_storage().data_ptr() for t in (*member.parameters(), *member.buffers(), *given)}
     found: dict[int, int] = {}

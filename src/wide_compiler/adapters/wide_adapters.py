@@ -1,6 +1,7 @@
 """WideAdapters: N adapters over one base as one wide model."""
 
 import copy
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -57,9 +58,8 @@ class WideAdapters(WideModel):
         ]
         self.__dict__["room"] = _Held(room)
         if memory_limit is not None or next(room.parameters()).is_cuda:
-            Estimate.of(room, trunk, len(table), sample, sample_kwargs, config.chunk_lanes).check(
-                memory_limit
-            )
+            need = Estimate.of(room, trunk, len(table), sample, sample_kwargs, config.chunk_lanes)
+            need.check(memory_limit)
         super().__init__([_member(room, trunk, lane) for lane in table], sample, sample_kwargs, config)
 
     def lane(self, lane: int | str) -> nn.Module:
@@ -152,9 +152,8 @@ class WideAdapters(WideModel):
         """Estimate the device memory of a training step on such inputs (of one lane)."""
         if sample is None and sample_kwargs is None:
             sample, sample_kwargs = self._sample
-        return Estimate.of(
-            self.room.model, self.trunk, self.n, sample, sample_kwargs, self.config.chunk_lanes
-        )
+        chunk = self.config.chunk_lanes
+        return Estimate.of(self.room.model, self.trunk, self.n, sample, sample_kwargs, chunk)
 
     def rows(self, *args: Any, lanes: Sequence[int | str], **kwargs: Any) -> Any:
         """Run one batch whose rows use different adapters, and return the output of the base's forward.
@@ -218,9 +217,7 @@ class WideAdapters(WideModel):
         Population(self, optimizer).select(lanes)
 
     def _new_name(self) -> str:
-        return next(
-            name for i in range(self.n + len(self.names) + 1) if (name := f"lane{i}") not in self.names
-        )
+        return next(name for i in itertools.count() if (name := f"lane{i}") not in self.names)
 
     def _lane_number(self, lane: Any) -> int:
         if isinstance(lane, str):

@@ -1,6 +1,6 @@
 """Benchmarks: wide models and layers against the loop and against alternatives such as vmap and JAX.
 
-selection   names            -> workloads (workloads, primitive_cases)
+workloads   names            -> workloads (primitive_cases)
 runner      workloads        -> rows: built, compared with the loop, timed interleaved
 ours, peers, jax_peer: the candidates of a row
 tables, document, plot: rows -> a table, a JSON file, a picture
@@ -10,9 +10,8 @@ from .benchmark_row import BenchmarkRow, crossover
 from .document import device_name, document, timestamped, write
 from .primitive_cases import PRIMITIVE_CASES
 from .runner import Options, Point, measure, plan, run
-from .selection import choices, find
 from .workload import PRESETS, Preset, Workload
-from .workloads import MODELS
+from .workloads import MODELS, choices, find
 
 __all__ = [
     "MODELS",

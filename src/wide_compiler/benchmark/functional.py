@@ -13,14 +13,10 @@ State = dict[str, Tensor]
 Then = Callable[[Any], Any]
 
 
-def as_it_is(output: Any) -> Any:
-    return output
-
-
 class Functional:
     """N modules as functions of their tensors; `then` maps a member's output, to a loss in training."""
 
-    def __init__(self, modules: list[nn.Module], x: Tensor, then: Then = as_it_is) -> None:
+    def __init__(self, modules: list[nn.Module], x: Tensor, then: Then = lambda output: output) -> None:
         self.modules = modules
         self.x = x
         self.then = then

@@ -10,13 +10,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Adam
 
 from ..replay.cuda_graph import capture, on_stream
 from . import jax_peer
 from .benchmark_row import Results
 from .functional import Functional
 from .problem import BenchmarkCandidate, Build, Problem, inference
-from .training import Trainee, first_results, fused_adam, member_loss, own_adam, stepping, tensors_of
+from .training import LEARNING_RATE, Trainee, first_results, fused_adam, member_loss, stepping, tensors_of
 
 
 def loop(problem: Problem) -> BenchmarkCandidate:
@@ -128,7 +129,7 @@ def _trained(
 def _own_adams(
     members: Sequence[nn.Module], losses: Sequence[Callable[[Tensor], Tensor]], x_NB: Tensor
 ) -> Trainee:
-    optimizers = [own_adam(member.parameters()) for member in members]
+    optimizers = [Adam(member.parameters(), LEARNING_RATE, foreach=True) for member in members]
     lanes = list(zip(losses, optimizers, x_NB.unbind(0), strict=True))
 
     def step() -> list[Tensor]:
@@ -150,11 +151,8 @@ def _loop_results(trainee: Trainee, members: Sequence[nn.Module]) -> Results:
         return {name: torch.stack([m.get_buffer(name) for m in members]) for name in names}
 
     def gradients() -> list[Tensor]:
-        names = [name for name, _ in members[0].named_parameters()]
-        return [torch.stack([_gradient(m.get_parameter(name)) for m in members]) for name in names]
+        columns = zip(*(member.parameters() for member in members), strict=True)
+        zeros = torch.zeros_like
+        return [torch.stack([zeros(p) if p.grad is None else p.grad for p in lanes]) for lanes in columns]
 
     return first_results(trainee, buffers, gradients)
-
-
-def _gradient(parameter: Tensor) -> Tensor:
-    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad

@@ -16,7 +16,9 @@ def require_matplotlib() -> Any:
 def draw(rows: Sequence[BenchmarkRow], path: Path, title: str = "") -> None:
     """Write the plot; the suffix of `path` decides the format."""
     figures = require_matplotlib()
-    panels = sorted({(row.kind, row.name) for row in rows if row.ran}, key=_order(rows))
+    panels = sorted(
+        {(row.kind, row.name) for row in rows if row.ran}, key=[(row.kind, row.name) for row in rows].index
+    )
     columns = min(3, len(panels)) or 1
     deep = -(-len(panels) // columns) or 1
     figure = figures.Figure(figsize=(5.2 * columns, 4.0 * deep), layout="constrained")
@@ -27,11 +29,6 @@ def draw(rows: Sequence[BenchmarkRow], path: Path, title: str = "") -> None:
         figure.suptitle(title, fontsize=10)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
-
-
-def _order(rows: Sequence[BenchmarkRow]) -> Any:
-    measured = [(row.kind, row.name) for row in rows]
-    return measured.index
 
 
 def _panel(axes: Any, name: str, rows: list[BenchmarkRow]) -> None:

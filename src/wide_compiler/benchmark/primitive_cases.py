@@ -31,18 +31,13 @@ def _attend(module: nn.Module, x: Tensor) -> Tensor:
     return module(x, x, x, need_weights=False)[0]
 
 
-def _first_output(module: nn.Module, x: Tensor) -> Tensor:
-    return module(x)[0]
-
-
 def _recurrent() -> _Member:
     first = (("batch_first", True),)
-    return _Member((32, 64), floats(16, 32), options=first, call=_first_output)
+    return _Member((32, 64), floats(16, 32), options=first, call=lambda module, x: module(x)[0])
 
 
 def _conv(channels: int, *space: int) -> _Member:
-    padded = (("padding", 1),)
-    return _Member((channels, channels, 3), floats(channels, *space), options=padded)
+    return _Member((channels, channels, 3), floats(channels, *space), options=(("padding", 1),))
 
 
 def _norm(channels: int, *space: int) -> _Member:

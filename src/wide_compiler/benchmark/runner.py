@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ..errors import one_line
 from ..measure.clock import SAMPLE_SECONDS, interleaved
 from . import peers
 from .benchmark_row import LOOP, OURS, BenchmarkRow, first_lanes, largest_error
@@ -133,7 +134,7 @@ class _Measured:
             self.errors[name] = largest_error(results, self.wanted, self.problem.workload.random)
             self.candidates[name] = candidate
         except Exception as error:
-            self.failures[name] = described(error)
+            self.failures[name] = one_line(error)
         self.build_seconds[name] = time.perf_counter() - started
 
     def time(self, seconds: float) -> None:
@@ -174,9 +175,3 @@ class _Measured:
         error = self.errors[name]
         far = f"{error:.1e} of the largest number" if math.isfinite(error) else "another shape, or not finite"
         return f"differs from the loop: {far}, allowed {self.tolerance:.0e}"
-
-
-def described(error: BaseException) -> str:
-    """Type and first line of an error."""
-    first = next(iter(str(error).strip().splitlines()), "")
-    return f"{type(error).__name__}: {first}" if first else type(error).__name__

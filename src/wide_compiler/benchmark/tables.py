@@ -37,14 +37,8 @@ def table(rows: Sequence[BenchmarkRow], device: str) -> Table:
     result.add_column("error", justify="right", no_wrap=True)
     result.add_column("", no_wrap=True)
     for row in rows:
-        cells = [
-            label(row.kind, row.name, rows),
-            str(row.n),
-            str(row.batch),
-            number(row.ms.get(LOOP)),
-            number(row.ms.get(OURS)),
-        ]
-        cells += [_ratio(row.speedup), row.strategy]
+        cells = [label(row.kind, row.name, rows), str(row.n), str(row.batch)]
+        cells += [number(row.ms.get(LOOP)), number(row.ms.get(OURS)), _ratio(row.speedup), row.strategy]
         if with_peers:
             cells.append(_ratio(row.peer_ratio))
         cells += ["–" if row.error is None else f"{row.error:.0e}", verdict(row)]

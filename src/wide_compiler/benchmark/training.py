@@ -32,10 +32,6 @@ def tensors_of(module: nn.Module) -> Iterator[Tensor]:
     return chain(module.parameters(), module.buffers())
 
 
-def own_adam(parameters: Iterable[Tensor]) -> Optimizer:
-    return Adam(parameters, LEARNING_RATE, foreach=True)
-
-
 def fused_adam(parameters: Iterable[Tensor], cuda: bool) -> Optimizer:
     """Adam with one kernel for all parameters; on a GPU capturable, as CUDA graphs require."""
     return Adam(parameters, LEARNING_RATE, fused=True, capturable=cuda)
@@ -79,7 +75,7 @@ class Trainee:
         self,
         step: Callable[[], Tensor | list[Tensor]],
         tensors: Iterable[Tensor],
-        optimizers: list[Optimizer],
+        optimizers: Sequence[Optimizer],
     ) -> None:
         self.step = step
         self.tensors = list(tensors)

@@ -1,10 +1,13 @@
-"""The whole models by name, by default in the sizes used to compare libraries."""
+"""The whole models by name, in the sizes used to compare libraries; workloads by command-line name."""
 
+import re
 from functools import partial
 
 from torch import nn
 
+from ..errors import UnknownNameError
 from .nets import VOCABULARY, ConvNet, DeepMlp, Gpt, Mlp, Recurrent, ResBlock, ResNet18, TransformerBlock
+from .primitive_cases import PRIMITIVE_CASES
 from .workload import Workload, floats, token_ids
 
 # Name, description, member, input; lanes and batch to quote; lanes of the full and of the quick preset.
@@ -59,3 +62,36 @@ _ALL = (
 )
 
 MODELS: dict[str, Workload] = {workload.name: workload for workload in _ALL}
+
+
+def families() -> dict[str, list[str]]:
+    """Families of primitives: `batchnorm` -> `batchnorm1d`, `batchnorm2d`, `batchnorm3d`."""
+    found: dict[str, list[str]] = {}
+    for name in PRIMITIVE_CASES:
+        if family := re.fullmatch(r"(.*)\dd", name):
+            found.setdefault(family[1], []).append(name)
+    return found
+
+
+def choices() -> list[str]:
+    """Every name that `find` accepts."""
+    return list(dict.fromkeys(["all", "models", *PRIMITIVE_CASES, *families(), *MODELS]))
+
+
+def find(name: str) -> list[Workload]:
+    """The workloads of a name; raises `UnknownNameError` if there are none.
+
+    `all` is every primitive, `models` every model. A name that a primitive and a model share (lstm, gru)
+    selects both; `primitive:lstm` and `model:lstm` select one of them.
+    """
+    kind, _, bare = name.rpartition(":")
+    if name == "all":
+        return list(PRIMITIVE_CASES.values())
+    if name == "models":
+        return list(MODELS.values())
+    found = [PRIMITIVE_CASES[each] for each in families().get(bare, [])]
+    found += [table[bare] for table in (PRIMITIVE_CASES, MODELS) if bare in table]
+    found = [workload for workload in found if kind in ("", workload.kind)]
+    if not found:
+        raise UnknownNameError(name)
+    return found

@@ -3,16 +3,16 @@
 Nothing here imports PyTorch, so `--help`, completion and usage errors take a tenth of a second.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 from .benchmark import benchmark_command
-from .output_files import check_picture, make_folder
-from .printing import AsJson
+from .output_files import AsJson, check_picture, make_folder, one_of
 from .signals import signals_app
 from .xcs import xcs_app
 
@@ -46,34 +46,19 @@ DOORS = (
 START, CHECK, OTHER = "Start here", "Inspect and measure", "Loops and workers"
 
 
-def _beginning_with(names: Iterable[str]) -> Callable[[str], list[str]]:
-    """Shell completion: the names that start with the typed text."""
+def _completing(*flags: str, names: Iterable[str], **options: Any) -> Any:
+    """An option whose value the shell completes with one of the names."""
 
     def complete(incomplete: str) -> list[str]:
         return [name for name in names if name.startswith(incomplete)]
 
-    return complete
+    return typer.Option(*flags, autocompletion=complete, **options)
 
 
-ModelName = Annotated[
-    str,
-    typer.Option(
-        "--model",
-        "-m",
-        metavar="NAME",
-        help=f"One of {', '.join(MODEL_NAMES)}.",
-        autocompletion=_beginning_with(MODEL_NAMES),
-    ),
-]
+_model = partial(_completing, "--model", "-m", names=MODEL_NAMES, metavar="NAME")
+ModelName = Annotated[str, _model(help=f"One of {', '.join(MODEL_NAMES)}.")]
 ModelNames = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--model",
-        "-m",
-        metavar="NAME",
-        help=f"Only this one of {', '.join(MODEL_NAMES)}; may be repeated.",
-        autocompletion=_beginning_with(MODEL_NAMES),
-    ),
+    list[str] | None, _model(help=f"Only this one of {', '.join(MODEL_NAMES)}; may be repeated.")
 ]
 Lanes = Annotated[int, typer.Option("--lanes", "-n", min=1, help="How many models to fuse.")]
 
@@ -119,11 +104,11 @@ def demo_command(
 def doctor_command(
     only: Annotated[
         list[str] | None,
-        typer.Option(
+        _completing(
             "--only",
+            names=DOORS,
             metavar="CHECK",
             help=f"Only this one of {', '.join(DOORS)}; may be repeated.",
-            autocompletion=_beginning_with(DOORS),
         ),
     ] = None,
     as_json: Annotated[bool, AsJson] = False,
@@ -141,14 +126,10 @@ def doctor_command(
     wide_compiler doctor --json
     ```
     """
-    for name in only or ():
-        if name not in DOORS:
-            raise typer.BadParameter(
-                f"unknown check {name!r}; choose one of {', '.join(DOORS)}", param_hint="--only"
-            )
+    names = one_of(DOORS, "check ", "--only", *(only or DOORS))
     from .doctor import run
 
-    if not run(Console(), list(dict.fromkeys(only or DOORS)), as_json):
+    if not run(Console(), names, as_json):
         raise typer.Exit(1)
 
 
@@ -187,7 +168,7 @@ def test_command(
     wide_compiler test -m lstm --json
     ```
     """
-    names = _known(model or MODEL_NAMES)
+    names = one_of(MODEL_NAMES, "model ", "--model", *(model or MODEL_NAMES))
     from .compare_models import run
 
     if not run(Console(stderr=as_json), names, lanes, as_json):
@@ -211,7 +192,7 @@ def trace_command(
     wide_compiler trace -m gpt --json
     ```
     """
-    (name,) = _known([model])
+    (name,) = one_of(MODEL_NAMES, "model ", "--model", model)
     from .trace_model import run
 
     run(Console(), name, lanes, as_json)
@@ -220,15 +201,6 @@ def trace_command(
 app.command("benchmark", rich_help_panel=CHECK)(benchmark_command)
 app.add_typer(xcs_app, name="xcs", rich_help_panel=OTHER)
 app.add_typer(signals_app, name="signals", rich_help_panel=OTHER)
-
-
-def _known(names: Iterable[str]) -> list[str]:
-    """The names without duplicates; raises a usage error (exit code 2) for an unknown model."""
-    for name in names:
-        if name not in MODEL_NAMES:
-            choices = ", ".join(MODEL_NAMES)
-            raise typer.BadParameter(f"unknown model {name!r}; choose one of {choices}", param_hint="--model")
-    return list(dict.fromkeys(names))
 
 
 def main() -> None:

@@ -7,15 +7,10 @@ import typer
 from rich.console import Console
 
 from ..config import COMPILE_MODES
-from .output_files import check_picture
+from .output_files import check_picture, one_of
 
 # Copied here, because importing the presets would import PyTorch.
 PRESET_NAMES = ("quick", "full", "ci")
-
-
-def _one_of(choices: tuple[str, ...], option: str, value: str | None) -> None:
-    if value is not None and value not in choices:
-        raise typer.BadParameter(f"unknown {value!r}; choose one of {', '.join(choices)}", param_hint=option)
 
 
 def parse_lanes(given: list[str] | None) -> list[int] | None:
@@ -111,8 +106,8 @@ def benchmark_command(
     wide_compiler benchmark -n 100 -c
     ```
     """
-    _one_of(PRESET_NAMES, "--preset", preset)
-    _one_of(COMPILE_MODES, "--compile-mode", compile_mode)
+    one_of(PRESET_NAMES, "", "--preset", preset)
+    one_of(COMPILE_MODES, "", "--compile-mode", compile_mode)
     counts = parse_lanes(lanes)
     if plot is not None:
         check_picture(plot, "--plot")

@@ -13,7 +13,7 @@ from wide_compiler import oracle
 
 from ..measure.progress import progress_bar
 from .models import MODELS
-from .printing import print_json
+from .output_files import print_json
 
 # In float64 only the order of sums differs, which changes the last few of 16 digits.
 TOLERANCE = 1e-9
@@ -44,7 +44,8 @@ def check_model(name: str, lanes: int, train: bool) -> ModelVerdict:
     verdict = ModelVerdict(name, "train" if train else "eval", lanes)
     torch.manual_seed(0)
     models = [MODELS[name].make().double().train(train) for _ in range(lanes)]
-    inputs = [_double(MODELS[name].sample(BATCH)) for _ in range(lanes)]
+    samples = [MODELS[name].sample(BATCH) for _ in range(lanes)]
+    inputs = [x.double() if x.is_floating_point() else x for x in samples]
     try:
         wide = wide_compiler.compile(models, inputs[0])
         report = oracle.compare(models, wide, [((x,), {}) for x in inputs], gradients=True)
@@ -56,10 +57,6 @@ def check_model(name: str, lanes: int, train: bool) -> ModelVerdict:
     verdict.looped = explanation.why
     verdict.worst = {what: _worst(report, what) for what in COMPARED}
     return verdict
-
-
-def _double(x: torch.Tensor) -> torch.Tensor:
-    return x.double() if x.is_floating_point() else x
 
 
 def _worst(report: oracle.Report, what: str) -> float | None:

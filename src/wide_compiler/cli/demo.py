@@ -1,5 +1,6 @@
 """`wide_compiler demo`: train an ensemble at once and one network after another; draw the result."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -10,12 +11,13 @@ from torch import Tensor
 
 from ..errors import MissingExtraError, needs
 from ..measure.progress import progress_bar
-from .demo_data import RANGE, Data, make_data
 from .demo_train import (
+    RANGE,
+    Data,
     LoopRun,
-    Net,
     WideRun,
     largest_difference,
+    make_data,
     make_nets,
     train_loop,
     train_wide,
@@ -44,42 +46,32 @@ def _run(console: Console, lanes: int, steps: int, out: Path, seed: int) -> None
     )
     warm_up(nets, data)
     with progress_bar(console, news=True) as progress:
-        wide = _train_wide(progress, nets, data, steps)
-        loop = _train_loop(progress, nets, data, steps)
+        wide = train_wide(nets, data, steps, _told(progress, "all at once", steps))
+        loop = train_loop(nets, data, steps, LOOP_BUDGET, _told(progress, "one after another", len(nets)))
     grid = torch.linspace(RANGE[0] - 0.3, RANGE[1] + 0.3, 241, dtype=torch.float64).unsqueeze(-1)
     console.print(_table(wide, loop, lanes, steps, largest_difference(wide.model, loop.nets, grid)))
     _draw(console, wide, loop, data, grid, out)
 
 
-def _train_wide(progress: Progress, nets: list[Net], data: Data, steps: int) -> WideRun:
-    task = progress.add_task("all at once", total=steps, news="")
+def _told(progress: Progress, name: str, total: int) -> Callable[[int, Tensor], None]:
+    """A line of progress: how much is done, and the best, median and worst of several losses, or the one."""
+    task = progress.add_task(name, total=total, news="")
 
-    def tell(step: int, losses: Tensor) -> None:
-        best, median, worst = losses.min().item(), losses.median().item(), losses.max().item()
-        news = f"[dim]loss[/] {best:.2f} [dim]/[/] {median:.2f} [dim]/[/] {worst:.2f}"
-        progress.update(task, completed=step, news=news)
+    def tell(done: int, losses: Tensor) -> None:
+        shown = [losses.min(), losses.median(), losses.max()] if losses.dim() else [losses]
+        news = " [dim]/[/] ".join(f"{float(x):.2f}" for x in shown)
+        progress.update(task, completed=done, news=f"[dim]loss[/] {news}")
 
-    return train_wide(nets, data, steps, tell)
-
-
-def _train_loop(progress: Progress, nets: list[Net], data: Data, steps: int) -> LoopRun:
-    task = progress.add_task("one after another", total=len(nets), news="")
-
-    def tell(trained: int, loss: float) -> None:
-        progress.update(task, completed=trained, news=f"[dim]loss[/] {loss:.2f}")
-
-    return train_loop(nets, data, steps, LOOP_BUDGET, tell)
+    return tell
 
 
 def _table(wide: WideRun, loop: LoopRun, lanes: int, steps: int, difference: float) -> Table:
     measured = len(loop.nets) == lanes
     loop_seconds = loop.seconds_for(lanes)
     note = "" if measured else f"  (extrapolated: {len(loop.nets)} of {lanes} took {loop.seconds:.1f} s)"
-    table = Table(
-        title=f"{lanes} networks, {steps} steps, float64, {_threads()}",
-        title_justify="left",
-        show_header=False,
-    )
+    threads = torch.get_num_threads()
+    title = f"{lanes} networks, {steps} steps, float64, {threads} thread{'s' * (threads != 1)}"
+    table = Table(title=title, title_justify="left", show_header=False)
     table.add_column(style="bold")
     table.add_column()
     table.add_row("all at once", f"{wide.seconds:.2f} s  (of it {wide.compile_seconds:.2f} s to compile)")
@@ -88,11 +80,6 @@ def _table(wide: WideRun, loop: LoopRun, lanes: int, steps: int, difference: flo
     compared = "all networks" if measured else f"the {len(loop.nets)} networks trained both ways"
     table.add_row("largest difference", f"{difference:.1e} of the largest prediction, over {compared}")
     return table
-
-
-def _threads() -> str:
-    threads = torch.get_num_threads()
-    return "1 thread" if threads == 1 else f"{threads} threads"
 
 
 def _draw(console: Console, wide: WideRun, loop: LoopRun, data: Data, grid: Tensor, out: Path) -> None:

@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from torch import Tensor
 
-from .demo_data import GAP, Data, curve
+from .demo_train import GAP, Data, curve
 
 INK, GREY, FAINT, PALE = "#1f2440", "#6b7088", "#d9dbe6", "#f4f5fa"
 MEMBER, EPISTEMIC, ALEATORIC, WARM = "#4c5fd5", "#c9d0fa", "#fbe3c6", "#e8833a"

@@ -1,6 +1,7 @@
-"""The two ways of the demo to train the same networks: all at once, and one after another."""
+"""The data of the demo, and the two ways to train the same networks: all at once, and one after another."""
 
 import copy
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,12 +12,54 @@ from torch import Tensor, nn
 
 import wide_compiler
 
-from .demo_data import Data, gaussian_loss
-
 # Decays to zero. At a constant rate late steps are chaotic: two runs of one network that differ in the 16th
 # digit would end up different in the second, which no comparison could tell from a bug.
 LEARNING_RATE = 3e-3
 WIDTH = 32
+POINTS = 64
+GAP = (-1.2, 1.4)  # no points here
+RANGE = (-4.0, 4.0)
+
+
+def curve(x: Tensor) -> Tensor:
+    """The function to learn."""
+    return torch.sin(1.3 * x) + 0.25 * x
+
+
+def noise_level(x: Tensor) -> Tensor:
+    """Standard deviation of the noise: small on the left, large on the right."""
+    return 0.07 + 0.30 * torch.sigmoid(1.6 * (x - 1.2))
+
+
+@dataclass
+class Data:
+    """Points `[POINTS, 1]`, and each lane's bootstrap sample of them, `[lanes, POINTS, 1]`."""
+
+    x: Tensor
+    y: Tensor
+    lane_x: Tensor
+    lane_y: Tensor
+
+
+def make_data(lanes: int, seed: int) -> Data:
+    """Draw points on both sides of the gap, and for each lane a bootstrap sample with replacement."""
+    generator = torch.Generator().manual_seed(seed)
+    left, right = GAP[0] - RANGE[0], RANGE[1] - GAP[1]
+    place = torch.rand(POINTS, 1, generator=generator) * (left + right)
+    x = RANGE[0] + place + (place > left) * (GAP[1] - GAP[0])
+    y = curve(x) + noise_level(x) * torch.randn(POINTS, 1, generator=generator)
+    drawn = torch.randint(0, POINTS, (lanes, POINTS), generator=generator)
+    # float64, so that the two ways to train can be compared after hundreds of steps: in float32, rounding
+    # would make even two runs of one network diverge.
+    x, y = x.double(), y.double()
+    return Data(x, y, x[drawn], y[drawn])
+
+
+def gaussian_loss(prediction: Tensor, y: Tensor) -> Tensor:
+    """Negative log-likelihood of `y` under the predicted mean and log-variance, per point."""
+    mean, log_variance = prediction.unbind(-1)
+    error = y.squeeze(-1) - mean
+    return 0.5 * (log_variance + error.square() * torch.exp(-log_variance) + math.log(2 * math.pi))
 
 
 class Net(nn.Module):
@@ -94,7 +137,7 @@ class LoopRun:
 
 
 def train_loop(
-    nets: Sequence[Net], data: Data, steps: int, budget: float, tell: Callable[[int, float], None]
+    nets: Sequence[Net], data: Data, steps: int, budget: float, tell: Callable[[int, Tensor], None]
 ) -> LoopRun:
     """Train one network after another; stops after the network in which `budget` seconds are exceeded."""
     start = time.perf_counter()
@@ -105,7 +148,7 @@ def train_loop(
         step = _step(trained[-1], steps, predict, data.lane_y[lane])
         for _ in range(steps):
             losses = step()
-        tell(lane + 1, losses.item())
+        tell(lane + 1, losses)
         if time.perf_counter() - start > budget:
             break
     return LoopRun(trained, time.perf_counter() - start)

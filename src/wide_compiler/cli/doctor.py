@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from ..config import PREFIX, WideConfig
 from ..errors import UnsupportedError, ValidationError, one_line
 from ..measure.progress import progress_bar
-from .printing import print_json
+from .output_files import print_json
 
 STYLES = {"works": "green", "absent": "yellow", "broken": "bold red"}
 LANES = 3

@@ -19,7 +19,7 @@ from wide_compiler.primitives import PRIMITIVES, WideModule
 from wide_compiler.registry import strategies_of
 from wide_compiler.widen import RULES
 
-from .printing import print_json
+from .output_files import print_json
 
 PRESETS = ("default", "fast", "safe", "debug")
 # Packages that the extras install, or that matter in a bug report.
@@ -36,7 +36,9 @@ def facts() -> dict[str, Any]:
         "devices": list(_devices()),
         "cache": _cache(),
         "workers": [{"pid": pid, "socket": str(path)} for pid, path in running().items()],
-        "settings": {variable(name): os.environ[variable(name)] for name in SETTINGS if _is_set(name)},
+        "settings": {
+            variable(name): os.environ[variable(name)] for name in SETTINGS if os.environ.get(variable(name))
+        },
         "rules": len(RULES),
         "presets": {name: _changes(name) for name in PRESETS},
         "primitives": [
@@ -75,10 +77,6 @@ def run(console: Console, as_json: bool = False) -> None:
     console.print(_presets_table(told["presets"]))
     console.print()
     console.print(_primitives_table(told["primitives"]))
-
-
-def _is_set(name: str) -> bool:
-    return bool(os.environ.get(variable(name)))
 
 
 def _devices() -> Iterator[str]:

@@ -82,10 +82,6 @@ def _floats(*shape: int) -> Callable[[int], Tensor]:
     return lambda batch: torch.randn(batch, *shape)
 
 
-def _token_ids(batch: int) -> Tensor:
-    return torch.randint(0, 32, (batch, 10))
-
-
 MODELS: dict[str, BuiltIn] = {
     "mlp": BuiltIn("two linear layers", lambda: Mlp(16, 32, 4), _floats(16)),
     "deep_mlp": BuiltIn("six residual layers, LayerNorm", ResidualMlp, _floats(24)),
@@ -93,6 +89,8 @@ MODELS: dict[str, BuiltIn] = {
     "convnet": BuiltIn("convolutions, norms, pooling", _normed_conv_net, _floats(3, 12, 12)),
     "unet": BuiltIn("down, up and a skip connection", UNet, _floats(1, 8, 8)),
     "transformer": BuiltIn("nn.TransformerEncoder", Transformer, _floats(6, 16)),
-    "gpt": BuiltIn("causal attention, tied embedding", _tied_gpt, _token_ids),
+    "gpt": BuiltIn(
+        "causal attention, tied embedding", _tied_gpt, lambda batch: torch.randint(0, 32, (batch, 10))
+    ),
     "lstm": BuiltIn("two-layer nn.LSTM", lambda: Recurrent(nn.LSTM, 8, 16, layers=2), _floats(7, 8)),
 }

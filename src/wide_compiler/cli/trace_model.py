@@ -16,7 +16,7 @@ from wide_compiler.explain import Explanation
 from wide_compiler.model.program import WideProgram
 
 from .models import MODELS
-from .printing import print_json
+from .output_files import print_json
 
 BATCH = 3
 HOW_STYLE = {"rule": "green", "shared": "cyan", "vmap": "yellow", "loop": "red"}

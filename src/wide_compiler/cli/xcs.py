@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from .printing import AsJson, print_json
+from .output_files import AsJson, print_json
 
 xcs_app = typer.Typer(
     help="Parallelism discovered in plain Python: what `@jit` would do with a function.",

@@ -102,18 +102,9 @@ def optimize(
     for name, value in (("n_trials", n_trials), ("epochs", epochs), ("lanes", lanes)):
         if type(value) is not int or value < 1:
             raise ArgumentError(f"{name} must be a positive integer, got {value!r}")
-    return _Run(
-        study,
-        suggest,
-        model,
-        n_trials,
-        epochs,
-        seed,
-        callbacks,
-        metric or loss,
-        split,
-        PRECISIONS.get(precision),
-    ).run(sample, min(lanes, n_trials), optimizer, loss, data, validation, clip, precision, config)
+    autocast, metric = PRECISIONS.get(precision), metric or loss
+    run = _Run(study, suggest, model, n_trials, epochs, seed, callbacks, metric, split, autocast)
+    return run.run(sample, min(lanes, n_trials), optimizer, loss, data, validation, clip, precision, config)
 
 
 @dataclass
@@ -147,12 +138,9 @@ class _Run:
         wide = compile([lane_trial.member for lane_trial in lane_trials], sample, config=config)
         self.population = Population(wide, make_optimizer(wide.parameters()))
         for name in lane_trials[0].hyper:
-            self.population.optimizer.set_lane_values(
-                name, [lane_trial.hyper[name] for lane_trial in lane_trials]
-            )
-        steps = {
-            door: LaneStep(self.population, loss, door, clip, precision) for door in ("shared", "stacked")
-        }
+            self.population.optimizer.set_lane_values(name, [trial.hyper[name] for trial in lane_trials])
+        doors = ("shared", "stacked")
+        steps = {door: LaneStep(self.population, loss, door, clip, precision) for door in doors}
         source, held_out = as_source(data, lanes), as_source(validation, lanes)
         if type(source) is not Shared:
             raise InputError(f"trials share their data; {type(source).__name__} gives each lane its own")

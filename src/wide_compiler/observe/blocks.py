@@ -9,6 +9,7 @@ from .attach import Span
 
 _GAP_SECONDS = 0.002  # a longer gap between two instructions counts as idle time
 _TRANSFERS = {"move"}
+_CYCLES = 3  # in a typical window
 
 
 class SignalBlock(NamedTuple):
@@ -54,8 +55,8 @@ def busy(spans: Iterable[Span], start: float, end: float) -> dict[int, float]:
     return {worker: seconds / (end - start) for worker, seconds in total.items()}
 
 
-def typical_window(spans: Sequence[Span], cycles: int = 3) -> tuple[float, float]:
-    """(start, end) of about `cycles` forward and backward passes from the middle of the trace; the whole
+def typical_window(spans: Sequence[Span]) -> tuple[float, float]:
+    """(start, end) of about three forward and backward passes from the middle of the trace; the whole
     trace if it has fewer."""
     first, last = spans[0].start, max(s.end for s in spans)
     begins: list[float] = []
@@ -66,7 +67,7 @@ def typical_window(spans: Sequence[Span], cycles: int = 3) -> tuple[float, float
         if s.way == "forward" and way == "backward" and (not begins or s.start - begins[-1] > 1e-3):
             begins.append(s.start)
         way = s.way
-    if len(begins) <= cycles + 1:
+    if len(begins) <= _CYCLES + 1:
         return first, last
-    middle = (len(begins) - cycles) // 2
-    return begins[middle], begins[middle + cycles]
+    middle = (len(begins) - _CYCLES) // 2
+    return begins[middle], begins[middle + _CYCLES]

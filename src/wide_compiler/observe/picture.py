@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..errors import ArgumentError, MissingExtraError
+from ..errors import ArgumentError, needs
 from .blocks import SignalBlock, blocks, busy, typical_window
 from .trace_file import WorkerTrace
 
@@ -30,13 +30,7 @@ def draw(trace: WorkerTrace, path: Path, window: tuple[float, float] | None = No
 
     Returns that window.
     """
-    try:
-        import matplotlib
-    except ModuleNotFoundError as missing:
-        raise MissingExtraError(
-            "timelines are drawn by matplotlib: pip install 'wide_compiler[plots]'", name="matplotlib"
-        ) from missing
-    matplotlib.use("Agg")
+    needs("matplotlib", "plots").use("Agg")
     import matplotlib.pyplot as plt
 
     spans = trace.spans
@@ -68,7 +62,12 @@ def draw(trace: WorkerTrace, path: Path, window: tuple[float, float] | None = No
         fontsize=11,
     )
     kinds = sorted({(b.signal, b.way) for b in shown}, key=lambda k: (k[0] == "", k))
-    handles = [_patch(plt, colours[signal], way, f"{signal or 'no signal'}, {way}") for signal, way in kinds]
+    handles = [
+        plt.Rectangle(
+            (0, 0), 1, 1, facecolor=colours[name], label=f"{name or 'no signal'}, {way}", **STYLES[way]
+        )
+        for name, way in kinds
+    ]
     figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(handles)), frameon=False)
     figure.set_layout_engine("constrained")
     try:
@@ -91,7 +90,3 @@ def _bar(axes: Any, block: SignalBlock, row: int, start: float, end: float, colo
         axes.text(
             left + width / 2, row, block.signal, ha="center", va="center", color="white", fontsize=8, bbox=box
         )
-
-
-def _patch(plt: Any, colour: str, way: str, label: str) -> Any:
-    return plt.Rectangle((0, 0), 1, 1, facecolor=colour, label=label, **STYLES[way])

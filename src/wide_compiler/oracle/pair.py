@@ -86,10 +86,12 @@ class Pair:
             compare_outputs(report, lane, got, want)
 
     def _wide_outputs(self, batch: Batch, shared: bool) -> list[Any]:
-        if not shared:
-            return each_lane(self.wide, own(batch))
-        args, kwargs = own(batch)[0]
-        return lanes.unstack(self.wide.shared(*args, **kwargs), len(self.members))
+        given = own(batch)
+        args, kwargs = given[0]
+        if shared:
+            return lanes.unstack(self.wide.shared(*args, **kwargs), len(self.members))
+        columns = zip(*(a for a, _ in given), strict=True)
+        return self.wide.each(*map(list, columns), **{key: [k[key] for _, k in given] for key in kwargs})
 
     def _compared(self, name: str) -> bool:
         """Return whether a parameter can be compared: one that only the wide model shares trains
@@ -139,12 +141,6 @@ class Pair:
             with torch.no_grad():
                 (args, kwargs), (args2, kwargs2) = own([arguments, arguments])
                 compare_outputs(report, lane, taken(*args, **kwargs), member(*args2, **kwargs2))
-
-
-def each_lane(wide: Any, per_lane: Batch) -> list[Any]:
-    args = tuple(zip(*(a for a, _ in per_lane), strict=True))
-    kwargs = {key: [k[key] for _, k in per_lane] for key in per_lane[0][1]}
-    return wide.each(*map(list, args), **kwargs)
 
 
 def compare_outputs(report: Report, lane: int, wide: Any, loop: Any) -> None:

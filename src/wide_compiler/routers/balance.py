@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .. import _tree
 from ..errors import ArgumentError
@@ -83,20 +82,15 @@ def balance(router: WideRouter, opinions: Mapping[str, Any]) -> Balance:
     if unknown:
         raise ArgumentError(f"no tower {unknown[0]!r}; registered towers: {', '.join(towers)}")
     found = []
-    sizes = {name: _size(_tensors(out)) for name, out in opinions.items()}
-    total = sum(size for size in sizes.values() if math.isfinite(size)) or 1.0
     for name, out in opinions.items():
-        parameters = list(towers[name].parameters())
-        found.append(
-            TowerBalance(
-                name,
-                sizes[name],
-                _spread(_tensors(out)),
-                sizes[name] / total,
-                _norm([p.grad for p in parameters if p.grad is not None]),
-                sum(p.numel() for p in parameters),
-            )
-        )
+        tensors, parameters = _tensors(out), list(towers[name].parameters())
+        gradients = [p.grad.detach().float() for p in parameters if p.grad is not None]
+        norm = float(nn.utils.get_total_norm(gradients)) if gradients else None
+        count = sum(p.numel() for p in parameters)
+        found.append(TowerBalance(name, _size(tensors), _spread(tensors), 0.0, norm, count))
+    total = sum(t.opinion for t in found if math.isfinite(t.opinion)) or 1.0
+    for tower in found:
+        tower.share = tower.opinion / total
     _judge(found)
     return Balance(found)
 
@@ -132,9 +126,3 @@ def _spread(tensors: list[Tensor]) -> float:
     """Standard deviation over the batch; infinite if there is no batch to compare."""
     spreads = [float(t.std(0).square().mean().sqrt()) for t in tensors if t.dim() and t.shape[0] > 1]
     return max(spreads, default=math.inf)
-
-
-def _norm(gradients: list[Tensor]) -> float | None:
-    if not gradients:
-        return None
-    return float(torch.stack([g.detach().float().norm() for g in gradients]).norm())

@@ -2,7 +2,7 @@
 
 import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any
 from uuid import uuid4
 
@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import WideError
-from .components import Components
 from .label import Label
 
 
@@ -234,11 +233,9 @@ class BaseRouter(nn.Module):
         """Clear the caches, then `to(device, dtype)`."""
         self.cache_clear()
         self.to(device=device, dtype=dtype)
-        now = torch.device(device) if device is not None else None
-        self._required = (
-            dtype if self._required[0] is not None and dtype is not None else self._required[0],
-            now if self._required[1] is not None and now is not None else self._required[1],
-        )
+        old_dtype, old_device = self._required
+        now = old_device if old_device is None or device is None else torch.device(device)
+        self._required = (old_dtype and (dtype or old_dtype), now)
         return self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -260,6 +257,32 @@ class BaseRouter(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError(f"{type(self).__name__} defines no forward")
+
+
+class Components(MutableMapping[str, nn.Module]):
+    """A router's submodules by name, without `stages`; assigning an item adds a submodule."""
+
+    def __init__(self, router: nn.Module):
+        self.router = router
+
+    def __getitem__(self, name: str) -> nn.Module:
+        return self._parts()[name]
+
+    def __setitem__(self, name: str, module: nn.Module) -> None:
+        setattr(self.router, name, module)
+
+    def __delitem__(self, name: str) -> None:
+        delattr(self.router, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parts())
+
+    def __len__(self) -> int:
+        return len(self._parts())
+
+    def _parts(self) -> dict[str, nn.Module]:
+        own = self.router._modules.items()
+        return {name: part for name, part in own if part is not None and name != "stages"}
 
 
 class UnknownComponent(RouterError, KeyError):

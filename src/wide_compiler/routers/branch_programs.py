@@ -67,9 +67,8 @@ class BranchPrograms(ProgramCache):
         program: Any = super().build(key, call, self.living)
         if isinstance(program, InSequence) and (program.why != NOTHING_ALIKE or self.rehearsal.has_rows):
             args, kwargs = call.for_lane(0)
-            pieces = in_pieces(
-                self.model, program.why, args, kwargs, self.rehearsal, self.part_of, self.config
-            )
+            own = (self.rehearsal, self.part_of, self.config)
+            pieces = in_pieces(self.model, program.why, args, kwargs, *own)
             program = self.by_key[(key, self.grad_mode())][0] = pieces or program  # type: ignore[call-overload]
         if isinstance(program, Rewritten):
             self.guard.rest_on(program.captured.rests_on)
@@ -89,9 +88,7 @@ class BranchPrograms(ProgramCache):
             branches = Branches(captured, self.model, own)
             missing = set(self.kept) - {branch.path for branch in branches.all}
             loose = {branch.path for branch in branches.loose} - own.keys() | missing
-            apart = {
-                call.path for call in captured.calls if call.path and not call.records and self.grad_mode()
-            }
+            apart = {c.path for c in captured.calls if c.path and not c.records and self.grad_mode()}
             if apart - loose:
                 why = "it is called where no gradients are recorded"
                 self.declined.append(Declined.of(tuple(sorted(apart - loose)), "loop", why))
@@ -167,9 +164,7 @@ def judge_model(program: Rewritten, guard: ModuleGuard, call: Call, config: Wide
         return Verdict(False, HOOKED)
     cuda = any(isinstance(t, Tensor) and t.is_cuda for t in (*call.tensors, *model.parameters()))
     tables = [module._buffers for module in model.modules()]
-    written = [
-        Written(table, name) for table in tables for name, buffer in table.items() if buffer is not None
-    ]
+    written = [Written(table, name) for table in tables for name, b in table.items() if b is not None]
     written += [Written(call.tensors, i) for i in written_inputs(program.captured)]
     original = Candidate(lambda: model(*args, **kwargs), leaves, written)
     rewritten = Candidate(lambda: guard.holds() and program.run_call(call.tensors), leaves, written)

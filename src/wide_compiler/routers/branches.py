@@ -67,17 +67,9 @@ class Branches:
 
     def declined(self) -> list[Declined]:
         """Calls without a partner, one entry per key."""
-        by_key: dict[Any, list[Branch]] = {}
-        for branch in self.loose:
-            if branch.key is not branch.node:  # else it runs as Python and never joins
-                by_key.setdefault(branch.key, []).append(branch)
-        found = []
-        for branches in by_key.values():
-            paths = tuple(branch.path for branch in branches)
-            why = self.joining.why_not([branch.node for branch in branches])
-            kind = type(self.model.get_submodule(paths[0])).__name__
-            found.append(Declined.of(paths, "loop", why, op=kind))
-        return found
+        # A key that is the node itself runs as Python and never joins.
+        calls = [(b.key, b.path, b.node) for b in self.loose if b.key is not b.node]
+        return Declined.by_key(self.model, calls, lambda key, nodes: self.joining.why_not(nodes))
 
 
 def _look(value: Any) -> str:

@@ -57,9 +57,8 @@ class CompileRouter:
     @property
     def plan(self) -> Plan:
         """The current plan."""
-        return self.planned.plan or Plan(
-            alike_modules(self.model), name=type(self.model).__name__, settled=False
-        )
+        name = type(self.model).__name__
+        return self.planned.plan or Plan(alike_modules(self.model), name=name, settled=False)
 
     def compile(self, mode: str | None = None, **options: Any) -> nn.Module:
         """A module that runs the plan; with a mode or options, compiled by `torch.compile` as well.
@@ -81,16 +80,14 @@ class CompileRouter:
         """Print the groups in the order in which they run."""
         from rich.console import Console
 
-        console = Console()
+        console, lines = Console(), []
         for number, groups in enumerate(self.plan.stages, start=1):
-            console.print(f"stage {number}", highlight=False)
-            for group in groups:
-                what = f"  {len(group.paths)} x {group.op}: {', '.join(group.paths)} ({group.how})"
-                console.print(what, highlight=False, markup=False)
-        for other in self.plan.declined:
-            console.print(f"loop: {', '.join(other.paths)}: {other.why}", highlight=False, markup=False)
-        if self.plan.why:
-            console.print(f"all of it: loop, because {self.plan.why}", highlight=False, markup=False)
+            lines.append(f"stage {number}")
+            lines += [f"  {len(g.paths)} x {g.op}: {', '.join(g.paths)} ({g.how})" for g in groups]
+        lines += [f"loop: {', '.join(other.paths)}: {other.why}" for other in self.plan.declined]
+        lines += [f"all of it: loop, because {self.plan.why}"] if self.plan.why else []
+        for line in lines:
+            console.print(line, highlight=False, markup=False)
 
     def print_tree(self) -> None:
         """Print the model's modules, each with its group."""

@@ -34,12 +34,11 @@ class Dependencies:
 
     def barrier(self, node: fx.Node) -> None:
         """Keep every node before this one before it, and every later node after it."""
-        place = self.nodes.index(node)
         computed = [other for other in self.nodes if other.op != "placeholder"]
-        self.before[node] |= set(computed[: computed.index(node)])
-        for other in self.nodes[place + 1 :]:
-            if other.op != "placeholder":
-                self.before[other].add(node)
+        place = computed.index(node)
+        self.before[node] |= set(computed[:place])
+        for other in computed[place + 1 :]:
+            self.before[other].add(node)
 
     def order(self, group_of: Mapping[fx.Node, int]) -> list[list[fx.Node]]:
         """A topological order of the nodes, with each group as one entry."""
@@ -112,11 +111,9 @@ class Joining:
         for alike in of_key.values():
             for i in alike:
                 for j in alike:
-                    if j != i and len(self.members[i]) == 1 and self.members[j] and self._may_join(i, j):
+                    apart = self.behind[i] & self.bits[j] or self.behind[j] & self.bits[i]
+                    if j != i and len(self.members[i]) == 1 and self.members[j] and not apart:
                         self._join(i, j)
-
-    def _may_join(self, i: int, j: int) -> bool:
-        return not (self.behind[i] & self.bits[j] or self.behind[j] & self.bits[i])
 
     def _join(self, i: int, j: int) -> None:
         self.members[j] += self.members[i]

@@ -1,6 +1,6 @@
 """explain() of routers: which towers or modules ran together, which did not, and why."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -125,6 +125,21 @@ class Plan(RouterExplanation):
 
 class Declined(GroupRow):
     """Modules of one structure that are not joined."""
+
+    @classmethod
+    def by_key(
+        cls, model: nn.Module, calls: Sequence[tuple[Any, str, Any]], why: Callable[[Any, list[Any]], str]
+    ) -> list[Self]:
+        """One row per key of (key, path, call); `why(key, calls)` gives the reason."""
+        by_key: dict[Any, list[tuple[str, Any]]] = {}
+        for key, path, call in calls:
+            by_key.setdefault(key, []).append((path, call))
+        rows = []
+        for key, alike in by_key.items():
+            paths, own = zip(*alike, strict=True)
+            op = type(model.get_submodule(paths[0])).__name__
+            rows.append(cls.of(paths, "loop", why(key, list(own)), op=op))
+        return rows
 
 
 def _shortened(names: tuple[str, ...], most: int = 4) -> str:

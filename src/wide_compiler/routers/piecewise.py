@@ -30,9 +30,7 @@ class Piecewise:
 
     def __init__(self, model: nn.Module, why: str, parts: dict[str, Any], groups: list[RowGroup]):
         self.model, self.why, self.parts, self.groups = model, why, parts, groups
-        calls: dict[str, Callable[..., Any]] = {
-            path: part.forward for path, part in parts.items() if part.ran.together
-        }
+        calls: dict[str, Any] = {path: part.forward for path, part in parts.items() if part.ran.together}
         methods: dict[str, Any] = {}
         self.forward = type(model).forward
         if any(group.latest.together for group in groups):
@@ -98,14 +96,14 @@ def in_pieces(
     groups, parts = [], {}
     splits = "forward" not in vars(model) and split_forward(type(model).forward) is not None
     for paths in rehearsal.beside(recorded) if splits else []:
-        inputs = [x for path in paths if (x := _only_tensor(*recorded[path])) is not None]
-        if len(inputs) == len(paths):
+        given = [recorded[path] for path in paths]
+        if all(len(a) == 1 and not k and type(a[0]) is Tensor for a, k in given):
             # Modules of the same structure that were not called this time belong to the group, too.
             kind = rehearsal.structures[paths[0]]
             idle = [path for path in children if path not in recorded and rehearsal.structures[path] == kind]
             own = [path for path in children if path in paths or path in idle]
             groups.append(RowGroup(own, [children[path] for path in own], config))
-            groups[-1].settle([own.index(path) for path in paths], inputs)
+            groups[-1].settle([own.index(path) for path in paths], [a[0] for a, _ in given])
     joined = {path for group in groups for path in group.names}
     for path, (own_args, own_kwargs) in recorded.items():
         if path not in joined and alike_modules(children[path]):
@@ -142,19 +140,13 @@ def _recorded_calls(
 
     for path in paths:
         double.get_submodule(path).register_forward_pre_hook(record(path), with_kwargs=True)
-    copies = _tree.tree_map(_own, (args, kwargs))
+    # Copies, which a forward may write in place like the output of another module.
+    copies = _tree.tree_map(
+        lambda x: without_history(x).clone() if isinstance(x, Tensor) else x, (args, kwargs)
+    )
     with torch.random.fork_rng():
         double(*copies[0], **copies[1])
     return recorded
-
-
-def _own(leaf: Any) -> Any:
-    """A differentiable copy, which a forward may write in place like the output of another module."""
-    return leaf.detach().requires_grad_(leaf.requires_grad).clone() if isinstance(leaf, Tensor) else leaf
-
-
-def _only_tensor(args: tuple, kwargs: dict) -> Tensor | None:
-    return args[0] if len(args) == 1 and not kwargs and type(args[0]) is Tensor else None
 
 
 def alike_modules(model: nn.Module) -> list[GroupRow]:

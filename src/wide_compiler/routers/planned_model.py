@@ -61,14 +61,8 @@ class PlannedModel(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         # Graphs are not copied; they are built again on demand.
-        return {
-            **self.__dict__,
-            "_programs": [],
-            "_calls": KnownCalls(),
-            "ran": None,
-            "_traced": TracedStore(),
-            "_parts": {},
-        }
+        new = {"_programs": [], "_calls": KnownCalls(), "_traced": TracedStore(), "ran": None, "_parts": {}}
+        return {**self.__dict__, **new}
 
     def train(self, mode: bool = True) -> "PlannedModel":
         """Set the training flag of the original and of this module."""
@@ -106,7 +100,8 @@ class PlannedModel(nn.Module):
         """The program for a call: cached, or built, compared with the original, and timed."""
         with CAPTURE:  # one thread at a time builds plans
             programs = self._current()
-            program = programs.program(self._mode(programs, call), call)
+            kinds = tuple((t.dtype, t.device, t.requires_grad) for t in call.tensors)
+            program = programs.program((call.signature, kinds, ambient_modes()), call)
             if isinstance(program, Rewritten) and torch.is_grad_enabled() not in program.verdicts:
                 verdict = judge_model(program, programs.guard, call, self.config)
                 program.verdicts[torch.is_grad_enabled()] = verdict
@@ -126,13 +121,7 @@ class PlannedModel(nn.Module):
         return known
 
     def _part_of(self, module: nn.Module) -> "PlannedModel":
-        if module not in self._parts:
-            self._parts[module] = PlannedModel(module, self.config)
-        return self._parts[module]
-
-    def _mode(self, programs: BranchPrograms, call: Call) -> tuple[Any, ...]:
-        kinds = tuple((t.dtype, t.device, t.requires_grad) for t in call.tensors)
-        return (call.signature, kinds, ambient_modes())
+        return self._parts.get(module) or self._parts.setdefault(module, PlannedModel(module, self.config))
 
     # Under torch.compile.
 

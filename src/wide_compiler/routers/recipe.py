@@ -57,7 +57,12 @@ class Recipe:
         recipe = cls()
         for path, module in tower.named_modules(remove_duplicate=False):
             values = {name: table[name] for name, table in class_data(type(module)).items()}
-            values |= {name: vars(module)[name] for name in _readable(vars(module))}
+            # What a forward may read, without nn.Module's internals.
+            values |= {
+                name: value
+                for name, value in vars(module).items()
+                if name not in MODULE_TABLES and not name.startswith(ROUTER_STATE)
+            }
             floats = {name: value for name, value in values.items() if isinstance(value, float)}
             exact = tuple(n for n, v in values.items() if n not in floats and _guarded(v))
             recipe.modules.append((parts_of(path), exact, floats))
@@ -96,11 +101,6 @@ def walk(tower: nn.Module, parts: Parts) -> Any:
 
 def parts_of(path: str) -> Parts:
     return tuple(path.split(".")) if path else ()
-
-
-def _readable(table: dict[str, Any]) -> list[str]:
-    """Attributes in a module's `__dict__` that a forward may read, without nn.Module's internals."""
-    return [name for name in table if name not in MODULE_TABLES and not name.startswith(ROUTER_STATE)]
 
 
 def _is_atomic(value: Any) -> bool:

@@ -32,9 +32,10 @@ class Rehearsal:
         double = clone_member(model)
         for path, module in double.named_modules():
             module.register_forward_pre_hook(self._entering(path, count), with_kwargs=True)
-            module.register_forward_hook(self._leaving)
+            module.register_forward_hook(lambda *_: self.flow.stack.pop() and None)
         with torch.no_grad(), torch.random.fork_rng(), self.flow:
-            double(*_tree.tree_map(_own, args), **_tree.tree_map(_own, kwargs))
+            own = _tree.tree_map(lambda x: x.detach().clone() if isinstance(x, Tensor) else x, (args, kwargs))
+            double(*own[0], **own[1])
 
     def _entering(self, path: str, count: Counter[str]) -> Any:
         def enter(module: nn.Module, args: tuple, kwargs: dict) -> None:
@@ -45,9 +46,6 @@ class Rehearsal:
             self.flow.stack.append(call)
 
         return enter
-
-    def _leaving(self, module: nn.Module, args: tuple, output: Any) -> None:
-        self.flow.stack.pop()
 
     def candidates(self, banned: Collection[str]) -> dict[str, str]:
         """The outermost modules called like another module (or called twice), without those in `banned`."""
@@ -116,24 +114,17 @@ class Rehearsal:
             if any(mate[0] not in kept and not self._depend(call, mate) for mate in mates[keys[call]])
         }
         lost = [call for call in joining.loose if call not in hidden] or joining.loose
-        by_key: dict[Any, list[CallId]] = {}
-        for call in lost:
-            by_key.setdefault(keys[call], []).append(call)
-        declined = []
-        for key, calls in by_key.items():
-            kind = type(self.model.get_submodule(calls[0][0])).__name__
-            paths = tuple(path for path, _ in calls)
-            declined.append(Declined.of(paths, "loop", self._why_not(calls, mates[key], hidden), op=kind))
+
+        def why(key: Any, calls: list[CallId]) -> str:
+            if not hidden.isdisjoint(calls):
+                return "the independent modules of its structure are inside modules that run together"
+            return why_apart(calls, mates[key], self._depend)
+
+        declined = Declined.by_key(self.model, [(keys[call], call[0], call) for call in lost], why)
         return {path for path, _ in lost}, declined
 
     def _key(self, call: CallId) -> Any:
         return self.structures[call[0]], self.looks[call]
-
-    def _why_not(self, calls: list[CallId], mates: list[CallId], hidden: set[CallId]) -> str:
-        """Why calls with one key were not joined."""
-        if any(call in hidden for call in calls):
-            return "the independent modules of its structure are inside modules that run together"
-        return why_apart(calls, mates, self._depend)
 
     def _depend(self, a: CallId, b: CallId) -> bool:
         """Whether one of two calls depends on the other."""
@@ -194,10 +185,6 @@ class _Flow(TorchDispatchMode):
                 self.memory.setdefault(reference.cdata, reference)
                 places.add(reference.cdata)
         return places
-
-
-def _own(leaf: Any) -> Any:
-    return leaf.detach().clone() if isinstance(leaf, Tensor) else leaf
 
 
 def _around(path: str) -> list[str]:

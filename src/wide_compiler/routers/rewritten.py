@@ -14,7 +14,7 @@ from ..config import WideConfig
 from ..widen.classify import draws
 from .branches import Branch, Branches
 from .group_call import GroupCall, as_function
-from .recipe import walk
+from .recipe import parts_of, walk
 from .verdict import Verdict
 
 
@@ -67,18 +67,18 @@ class Rewritten:
         captured, written = self.captured, written_roots(self.captured.graph)
         graph, env = fx.Graph(), {}
         root = graph.placeholder("model_root")
-        for node in [n for n in captured.graph.nodes if n.op == "placeholder"]:
+        placeholders = {n.name: n for n in captured.graph.nodes if n.op == "placeholder"}
+        for node in placeholders.values():
             if node.name in captured.constants:
                 continue
             env[node] = graph.node_copy(node)
             if node.name in captured.states:
                 owner, _, name = captured.states[node.name].rpartition(".")
-                self.feeds.append(("state", tuple(owner.split(".")) if owner else (), name))
+                self.feeds.append(("state", parts_of(owner), name))
             else:
                 self.feeds.append(("input", captured.inputs.index(node.name), None))
         for name in captured.constants:
-            node = next(n for n in captured.graph.nodes if n.op == "placeholder" and n.name == name)
-            env[node] = graph.get_attr(name)
+            env[placeholders[name]] = graph.get_attr(name)
         groups = [[branch] for branch in branches.loose] + branches.groups
         number = {branch.node: i for i, group in enumerate(groups) for branch in group}
         by_node = {branch.node: branch for branch in branches.all}

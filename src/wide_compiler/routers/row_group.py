@@ -156,11 +156,8 @@ def _fits(inputs: Sequence[Tensor], counts: Sequence[int]) -> bool:
     """Whether the rows fit into one tensor without much padding."""
     shape, dtype, device = inputs[0].shape[1:], inputs[0].dtype, inputs[0].device
     most = max(counts)
-    if (
-        len(counts) < 2
-        or not min(counts)
-        or not (most <= FEW_ROWS or most * len(counts) <= MOST_FILLED * sum(counts))
-    ):
+    full = most <= FEW_ROWS or most * len(counts) <= MOST_FILLED * sum(counts)
+    if len(counts) < 2 or not min(counts) or not full:
         return False
     return all(x.shape[1:] == shape and x.dtype is dtype and x.device == device for x in inputs)
 

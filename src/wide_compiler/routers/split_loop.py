@@ -146,11 +146,8 @@ class _Split:
             return False
         self.place, self.call = calls[0]
         statement = loop.body[self.place]
-        if (
-            not isinstance(statement, (ast.Assign, ast.Expr))
-            or self.call.keywords
-            or len(self.call.args) != 1
-        ):
+        plain = not self.call.keywords and len(self.call.args) == 1
+        if not plain or not isinstance(statement, (ast.Assign, ast.Expr)):
             return False
         before, after = loop.body[: self.place], [statement, *loop.body[self.place + 1 :]]
         self.before, self.after = before, after
@@ -168,14 +165,11 @@ class _Split:
     def _is_known(self, function: ast.expr) -> bool:
         """Whether it is a torch function, a tensor method, or a builtin without side effects."""
         if isinstance(function, ast.Name):
-            return (
-                function.id in _BUILTINS and function.id not in self.globals and function.id not in self.bound
-            )
+            return function.id in _BUILTINS - self.globals.keys() - self.bound
         if not isinstance(function, ast.Attribute):
             return False
-        parts, root = [function.attr], function.value
+        root = function.value
         while isinstance(root, ast.Attribute):
-            parts.insert(0, root.attr)
             root = root.value
         if isinstance(root, ast.Name) and isinstance(self.globals.get(root.id), types.ModuleType):
             module = self.globals[root.id].__name__

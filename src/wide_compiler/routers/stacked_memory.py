@@ -37,7 +37,8 @@ class Memory:
         """Move the lanes' tensors into stacks, except those whose memory is used elsewhere."""
         for path in sorted(living.wide_states):
             tensors = living.by_path[path].tensors
-            if self.find(tensors) is None and all(map(_movable, tensors)) and _distinct(tensors):
+            distinct = len(set(map(id, tensors))) == len(tensors)
+            if distinct and self.find(tensors) is None and all(map(_movable, tensors)):
                 with torch.no_grad(), torch.inference_mode(False):
                     stack = torch.stack([tensor.detach() for tensor in tensors])
                     for lane, tensor in enumerate(tensors):
@@ -90,10 +91,6 @@ def _movable(tensor: Tensor) -> bool:
 
 def _learns(tensor: Tensor) -> bool:
     return tensor.requires_grad and not has_gradient_hooks(tensor)
-
-
-def _distinct(tensors: Sequence[Tensor]) -> bool:
-    return len({id(tensor) for tensor in tensors}) == len(tensors)
 
 
 class FromMemory(torch.autograd.Function):

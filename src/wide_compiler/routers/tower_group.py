@@ -233,16 +233,8 @@ class Route:
         names = tuple(self.group.names[lane] for lane in self.lanes)
         verdict, program = self.verdict, self.program
         if self.fused is not None:
-            return [
-                GroupRow.of(
-                    names,
-                    "together",
-                    verdict.why,
-                    verdict.ms,
-                    rows=self.fused.rows,
-                    plan=str(self.fused.plan),
-                )
-            ]
+            own = {"rows": self.fused.rows, "plan": str(self.fused.plan)}
+            return [GroupRow.of(names, "together", verdict.why, verdict.ms, **own)]
         inner = [row for part, *_ in self._parts() for row in part.explain()]
         gone = {name for row in inner for name in row.towers}
         rest = tuple(name for name in names if name not in gone)

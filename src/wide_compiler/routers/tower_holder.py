@@ -47,8 +47,7 @@ class TowerHolder(BaseRouter):
         """Replace a component; a tower of that name stays registered."""
         names = self._tower_names
         old = super().replace(name, module)
-        kept = [t for t in names if t == name or _resolve(self, t) is not None]
-        self._tower_names = kept
+        self._tower_names = [t for t in names if t == name or _resolve(self, t) is not None]
         self._changed()
         return old
 
@@ -87,9 +86,7 @@ class TowerHolder(BaseRouter):
     def _towers(self) -> dict[str, nn.Module]:
         own = self._modules
         found = {name: own[name] if name in own else _resolve(self, name) for name in self._tower_names}
-        if None in found.values():
-            return {name: tower for name, tower in found.items() if tower is not None}
-        return found  # type: ignore[return-value]
+        return {name: tower for name, tower in found.items() if tower is not None}
 
     def tables_of_towers(self) -> list[dict[str, nn.Module | None]]:
         """The `_modules` dicts that hold the towers, and those on the path to them."""
@@ -130,8 +127,6 @@ class TowerHolder(BaseRouter):
 
 
 def _resolve(root: nn.Module, name: str) -> nn.Module | None:
-    if "." not in name:
-        return root._modules.get(name)
     module: nn.Module | None = root
     for part in name.split("."):
         module = module._modules.get(part) if module is not None else None
@@ -148,13 +143,9 @@ def _towers_in(module: nn.Module, prefix: str = "") -> Iterator[str]:
 
 def check_takes_mask(towers: list[tuple[str, nn.Module]]) -> None:
     for name, tower in towers:
-        if not _takes_mask(tower):
+        parameters = inspect.signature(tower.forward).parameters
+        if "mask" not in parameters and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
             raise RouterError(
                 f"mask: the forward of {name!r} ({type(tower).__name__}) has no mask parameter; add "
                 f"mask=None to it, or select other towers with tower_names="
             )
-
-
-def _takes_mask(tower: nn.Module) -> bool:
-    parameters = inspect.signature(tower.forward).parameters
-    return "mask" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())

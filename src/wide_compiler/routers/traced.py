@@ -19,6 +19,7 @@ from ..lanes import hand_out
 from ..model.isolation import made_up
 from ..model.members import hooks_lost
 from ..model.program import Call, WideProgram
+from ..model.routes import split_feeds
 from .programs import some_lanes
 from .recipe import parts_of, walk
 from .tower_group import VMapTowerGroup
@@ -30,43 +31,32 @@ class Step:
 
     names: list[str]
     program: WideProgram | None = None
-    feeds: list[tuple[str, Any, Any]] = field(default_factory=list)
+    template: list[Any] = field(default_factory=list)  # the lane graph's arguments that never change
+    states: list[tuple[int, Any, str, bool, bool]] = field(default_factory=list)
+    inputs: list[tuple[int, int]] = field(default_factory=list)
 
     @classmethod
     def together(cls, group: VMapTowerGroup, lanes: tuple[int, ...], program: WideProgram) -> "Step":
         program = some_lanes(program, lanes, len(group))
-        feeds: list[tuple[str, Any, Any]] = []
-        for kind, key in program.graph.feeds:
-            if kind == "state":
-                owner, _, name = key.rpartition(".")
-                how = "stack" if key in program.graph.wide_states else "one"
-                feeds.append(
-                    (f"{how} written" if key in program.graph.writes else how, parts_of(owner), name)
-                )
-            elif kind in ("input", "n", "rng"):
-                feeds.append((kind, int(key) if kind == "input" else len(lanes), None))
-            else:
-                feeds.append(("data", program.graph.lane_data[f"{kind}:{key}"], None))
-        return cls([group.names[lane] for lane in lanes], program, feeds)
+        graph, states = program.graph, []
+        template, found, inputs, _ = split_feeds(graph, len(lanes))
+        for position, key in found:
+            owner, _, name = key.rpartition(".")
+            wide, written = key in graph.wide_states, key in graph.writes
+            states.append((position, parts_of(owner), name, wide, wide and written))
+        return cls([group.names[lane] for lane in lanes], program, template, states, inputs)
 
     def run(self, own: list[nn.Module], tensors: list[Tensor]) -> list[Any]:
         """The towers' outputs; `tensors` are the inputs of the lane graph."""
-        arguments: list[Any] = []
+        arguments: list[Any] = [*self.template]
         written: list[tuple[Tensor, list[Tensor]]] = []
-        for how, place, name in self.feeds:
-            if how == "input":
-                arguments.append(tensors[place])
-            elif how == "one":
-                arguments.append(getattr(walk(own[0], place), name))
-            elif how.startswith("stack"):
-                each = [getattr(walk(tower, place), name) for tower in own]
-                arguments.append(torch.stack(each))
-                if how == "stack written":
-                    written.append((arguments[-1], each))
-            elif how == "rng":
-                arguments.append(None)
-            else:
-                arguments.append(place)
+        for position, index in self.inputs:
+            arguments[position] = tensors[index]
+        for position, place, name, wide, is_written in self.states:
+            each = [getattr(walk(tower, place), name) for tower in (own if wide else own[:1])]
+            arguments[position] = torch.stack(each) if wide else each[0]
+            if is_written:
+                written.append((arguments[position], each))
         assert self.program is not None
         result = self.program.rebuild(self.program.graph.module(*arguments))
         with torch.no_grad():
@@ -90,10 +80,10 @@ def outside_the_trace(grad: bool | None = None) -> Iterator[None]:
 def step_for(group: VMapTowerGroup, lanes: tuple[int, ...], look: Any, wide: Any, watchable: bool) -> Step:
     """How some towers of a group run a traced call; `watchable`: whether the trace can guard all of them."""
     signature, kinds, shapes, any_batch, modes, grad = look
-    step = Step([group.names[lane] for lane in lanes])
+    step, program = Step([group.names[lane] for lane in lanes]), None
     with torch.set_grad_enabled(grad):
-        mode = (signature, kinds, modes)
-        program = programs_for(group, mode, shapes, wide, any_batch) if watchable else None
+        if watchable:
+            program = programs_for(group, (signature, kinds, modes), shapes, wide, any_batch)
     if isinstance(program, WideProgram) and not group.fills_caches:
         step = Step.together(group, lanes, program)
     group.note(lanes, step.program, "torch.compile is tracing")

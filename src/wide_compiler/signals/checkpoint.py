@@ -50,16 +50,13 @@ def checkpoint(folder: str | Path, **objects: Any) -> None:
     states = {name: thing.state_dict() for name, thing in objects.items()}
     kept = {h._ref.number: h for h in _live() if h._ref.engine is engine and not h._ref.view}
     numbers = sorted(kept)
-    contents = [
-        (str(path.absolute()), {n: f"t{n}" for n in numbers if worker in kept[n]._ref.home.mesh.workers})
-        for worker in engine.everyone
-    ]
     held: dict[int, Axes] = {}
-    for answer in engine.ask_each("save", contents=contents):
+    workers = {n: kept[n]._ref.home.mesh.workers for n in numbers}
+    for answer in engine.ask_each("save", _contents(path, workers, engine)):
         held.update(answer)
     tensors = {
         n: {
-            "workers": kept[n]._ref.home.mesh.workers,
+            "workers": workers[n],
             "shape": kept[n]._tensor_meta.shape,
             "stride": kept[n]._tensor_meta.stride,
             "dtype": str(kept[n]._tensor_meta.dtype).removeprefix("torch."),
@@ -108,15 +105,18 @@ def restart(folder: str | Path | None = None, **objects: Any) -> None:
     for number, entry in tensors.items():
         _make_room(engine, number, entry)
     if path is not None:
-        contents = [
-            (str(path.absolute()), {n: f"t{n}" for n, e in tensors.items() if worker in e["workers"]})
-            for worker in engine.everyone
-        ]
-        engine.ask_each("load", contents=contents)
+        workers = {n: entry["workers"] for n, entry in tensors.items()}
+        engine.ask_each("load", _contents(path, workers, engine))
     refs = _rebind(engine, live, tensors)
     if path is not None:
         _load_objects(path, objects, refs, tensors)
     engine.synchronize()
+
+
+def _contents(path: Path, workers: dict[int, Any], engine: Engine) -> list[tuple]:
+    """For each worker the folder, and the names of the values that it holds."""
+    own = [{n: f"t{n}" for n, at in workers.items() if worker in at} for worker in engine.everyone]
+    return [(str(path.absolute()), names) for names in own]
 
 
 def _make_room(engine: Engine, number: int, entry: dict[str, Any]) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from ..config import variable
 from ..errors import ArgumentError, MissingFileError
@@ -95,9 +96,7 @@ def mesh_of_dimensions(dimensions: Sequence[Mapping[str, Any]]) -> ShardConfig:
                 "to name them, write one shard with axis: [0, 1] and workers: [[0, 1], [2, 3]]"
             )
         sizes.append(count)
-    workers: Any = list(range(math.prod(sizes)))
-    for size in reversed(sizes[1:]):
-        workers = [workers[k : k + size] for k in range(0, len(workers), size)]
+    workers = np.arange(math.prod(sizes)).reshape(sizes).tolist()
     axes = [dimension.get("axis", 0) for dimension in dimensions]
     parameters = [d.get("parameters", axis or None) for d, axis in zip(dimensions, axes, strict=True)]
     return ShardConfig(axes, workers, parameters)
@@ -192,8 +191,7 @@ def _read_environment() -> None:
 
 def find(name: str) -> SignalConfig | None:
     """Return the signal of this name, or None."""
-    _read_environment()
-    return _signals.get(name)
+    return signals().get(name)
 
 
 def signals() -> dict[str, SignalConfig]:
@@ -203,8 +201,7 @@ def signals() -> dict[str, SignalConfig]:
 
 
 def known() -> list[str]:
-    _read_environment()
-    return sorted(_signals)
+    return sorted(signals())
 
 
 def clear_configs() -> None:
@@ -216,12 +213,7 @@ def clear_configs() -> None:
 
 def highest_worker() -> int:
     """Return the highest worker id that any signal names; 0 if none does."""
-    _read_environment()
-    return max((w for s in _signals.values() if s.shard is not None for w in s.shard.ids), default=0)
-
-
-def as_dict(config: SignalConfig) -> dict[str, Any]:
-    return dataclasses.asdict(config)
+    return max((w for s in signals().values() if s.shard is not None for w in s.shard.ids), default=0)
 
 
 def _is_int(value: object) -> bool:

@@ -5,6 +5,7 @@ Inside a context, torch's own creation functions create tensors on the workers t
 
 from __future__ import annotations
 
+import functools
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..observe import instruction_log
 from ..workers.callsite import OURS
-from ..workers.engine import Engine
 from ..workers.script_state import draw_seed
 from . import runtime, scope
 from .dispatch import dispatch
-from .op_plans import Op, OpCall, OpPlan, find_plan, read
+from .op_plans import Op, OpCall, find_plan, read
 from .sending import put
-from .tensor import Home, Ref, SignalTensor
+from .tensor import SignalTensor, new_handle
 
 aten = torch.ops.aten
 
@@ -43,7 +43,11 @@ class CreationMode(TorchDispatchMode):
             return dispatch(func, args, kwargs)
         if not is_creation(func):
             self.plain += 1
-        elif scope.creating() is not None and _device_of(kwargs) in (None, "cpu") and not _read_in():
+        elif (
+            scope.creating() is not None
+            and torch.device(kwargs.get("device") or "cpu").type == "cpu"
+            and not _read_in()
+        ):
             return create(func, args, kwargs)
         return func(*args, **kwargs)
 
@@ -52,28 +56,20 @@ class OutsideMode(TorchDispatchMode):
     """Makes torch's creation functions create tensors on worker 0, for `gt.randn` outside any context."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if is_creation(func):
-            return create(func, args, kwargs)
-        return func(*args, **kwargs)
+        return create(func, args, kwargs or {}) if is_creation(func) else func(*args, **(kwargs or {}))
 
 
+@functools.cache
 def is_creation(func: Op) -> bool:
     """Return whether the op creates a tensor from no tensor, as `aten.randn.default` does."""
-    known = _creations.get(func)
-    if known is None:
-        schema = func._schema
-        known = _creations[func] = (
-            func.namespace == "aten"
-            and len(schema.returns) == 1
-            and str(schema.returns[0].type) == "Tensor"
-            and not any("Tensor" in str(a.type) for a in schema.arguments)
-            and "out" not in func._overloadname
-        )
-    return known
-
-
-_creations: dict[Op, bool] = {}
+    schema = func._schema
+    return (
+        func.namespace == "aten"
+        and len(schema.returns) == 1
+        and str(schema.returns[0].type) == "Tensor"
+        and not any("Tensor" in str(a.type) for a in schema.arguments)
+        and "out" not in func._overloadname
+    )
 
 
 def _read_in() -> bool:
@@ -92,11 +88,6 @@ _READERS = tuple(
 )
 
 
-def _device_of(kwargs: dict[str, Any]) -> str | None:
-    device = kwargs.get("device")
-    return None if device is None else torch.device(device).type
-
-
 def create(func: Op, args: tuple, kwargs: dict[str, Any]) -> Tensor:
     """Create a tensor, sharded as the active signal says unless a shard would be empty."""
     if kwargs.get("generator") is not None:  # the script's generator draws here, as in one process
@@ -107,12 +98,14 @@ def create(func: Op, args: tuple, kwargs: dict[str, Any]) -> Tensor:
     engine = runtime.engine()
     placement = scope.current()
     mesh, axes = (placement.mesh, placement.axes) if placement else (engine.mesh((0,)), ())
-    number = next(engine.ids)
-    plan = _creation_plan(engine, func, args, kwargs)
+    call = OpCall(constants=True)
+    read(args, kwargs, call)
+    plan = find_plan(engine, func, args, kwargs, call)
     draw = draw_seed() if plan.random else None
     meta = plan.results[0][0]
     assert meta is not None
-    made = SignalTensor(Ref(engine, number, Home(mesh)), meta)
+    made = new_handle(engine, mesh, meta)
+    number = made._ref.number
     if placement is not None:
         made._ref.home.adopted = True
     engine.record(
@@ -121,12 +114,6 @@ def create(func: Op, args: tuple, kwargs: dict[str, Any]) -> Tensor:
     if instruction_log.active:
         instruction_log.create(plan.name, number, mesh, axes, meta)
     return made
-
-
-def _creation_plan(engine: Engine, func: Op, args: tuple, kwargs: dict[str, Any]) -> OpPlan:
-    call = OpCall(constants=True)
-    read(args, kwargs, call)
-    return find_plan(engine, func, args, kwargs, call)
 
 
 def tensor(data: Any, *, dtype: torch.dtype | None = None, requires_grad: bool = False) -> Tensor:

@@ -40,17 +40,14 @@ def explain() -> Explanation:
         if name in regions.reasons:
             parts.append(f"cut in pieces: {regions.reasons[name]}")
         if told:
-            parts.append(f"on worker {_first(tallies, name)} {told[0]['compiled']} compiled")
+            first = next(worker for worker, tally in enumerate(tallies) if name in tally)
+            parts.append(f"on worker {first} {told[0]['compiled']} compiled")
             parts += [
                 f"not compiled: {reason}" for reason in sorted({t["reason"] for t in told if t["reason"]})
             ]
         how = "compiled" if told and told[0]["compiled"] else "loop"
         rows.append(Row(name, "signal", how, "; ".join(parts)))
     return Explanation(rows, name="signals")
-
-
-def _first(tallies: list[dict[str, Any]], name: str) -> int:
-    return next(worker for worker, tally in enumerate(tallies) if name in tally)
 
 
 def bookkeeping() -> dict[str, int]:

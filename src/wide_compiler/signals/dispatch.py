@@ -125,7 +125,7 @@ def _ask(engine: Engine, plan: OpPlan, call: OpCall, numbers: tuple[int, ...], m
     made = []
     for number, (shape, stride, dtype) in zip(outputs, answer, strict=False):
         meta = TensorMeta(shape, stride, getattr(torch, dtype.removeprefix("torch.")))
-        made.append(SignalTensor(Ref(engine, number, Home(mesh)), meta))
+        made.append(handle(Ref(engine, number, Home(mesh)), meta))
     if count == _MOST_IN_A_LIST:
         return made
     return made[0] if len(made) == 1 else tuple(made)

@@ -6,10 +6,9 @@ Each worker runs the graph on its own lanes (`workers.worker_lanes`). If the gra
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -26,9 +25,9 @@ from ..workers.worker_lanes import LaneCode
 from . import scope
 from .dispatch import operand_on
 from .moving import consider_adoption
-from .op_plans import TensorMeta, meta_of
+from .op_plans import TensorMeta, contiguous, meta_of
 from .sending import put_on
-from .tensor import Home, Ref, SignalTensor
+from .tensor import Home, Ref, SignalTensor, new_handle
 
 log = logging.getLogger(__name__)
 _numbers = itertools.count(1)
@@ -109,8 +108,8 @@ class _LaneGraphCall(torch.autograd.Function):
         number = runner.number_on(engine, mesh, axes)
         needs = [i for i, x in enumerate(tensors) if x.requires_grad] if any(ctx.needs_input_grad) else []
         inputs = tuple([h._ref.number for h in handles])
-        refs = [Ref(engine, next(engine.ids), Home(mesh)) for _ in runner.metas]
-        outputs = tuple([r.number for r in refs])
+        made = [new_handle(engine, mesh, meta) for meta in runner.metas]
+        outputs = tuple([x._ref.number for x in made])
         if needs:
             ctx.kept = Ref(engine, next(engine.ids), Home(mesh))
             outputs += (ctx.kept.number,)
@@ -120,7 +119,6 @@ class _LaneGraphCall(torch.autograd.Function):
         content = (number, inputs, outputs, tuple(needs))
         with _labelled(mesh):
             engine.record("lanes", content, mesh.workers, "lanes", inputs, outputs)
-        made = [SignalTensor(ref, meta) for ref, meta in zip(refs, runner.metas, strict=True)]
         ctx.mark_non_differentiable(*[x for x, d in zip(made, runner.learning, strict=True) if not d])
         return tuple(made)
 
@@ -132,17 +130,17 @@ class _LaneGraphCall(torch.autograd.Function):
         if all(g is None for g in given):
             return (None,) * len(ctx.needs_input_grad)
         wanted = [i for i in ctx.needs if ctx.needs_input_grad[1 + i]]
-        metas = [meta for i, meta in zip(ctx.needs, ctx.inputs, strict=True) if i in wanted]
-        refs = [Ref(engine, next(engine.ids), Home(mesh)) for _ in wanted]
+        metas = [ctx.inputs[ctx.needs.index(i)] for i in wanted]
+        made = [new_handle(engine, mesh, contiguous(meta.shape, meta.dtype)) for meta in metas]
         numbers = tuple([None if g is None else g._ref.number for g in given])
         inputs = (ctx.kept.number, *[n for n in numbers if n is not None])
-        outputs = tuple([r.number for r in refs])
+        outputs = tuple([x._ref.number for x in made])
         content = (ctx.kept.number, numbers, outputs, tuple(wanted))
         with _labelled(mesh):
             engine.record("lanes_backward", content, mesh.workers, "lanes_backward", inputs, outputs)
         results: list[Tensor | None] = [None] * len(ctx.needs_input_grad)
-        for i, ref, meta in zip(wanted, refs, metas, strict=True):
-            results[1 + i] = SignalTensor(ref, _contiguous(meta))
+        for i, gradient in zip(wanted, made, strict=True):
+            results[1 + i] = gradient
         return tuple(results)
 
 
@@ -150,23 +148,14 @@ class _LaneGraphCall(torch.autograd.Function):
 signal_of: dict[tuple[int, ...], str] = {}
 
 
-@contextlib.contextmanager
-def _labelled(mesh: Mesh) -> Iterator[None]:
-    token = scope.lanes_of.set(signal_of.get(mesh.workers, ""))
-    try:
-        yield
-    finally:
-        scope.lanes_of.reset(token)
+def _labelled(mesh: Mesh) -> AbstractContextManager[None]:
+    return scope.setting(scope.lanes_of, signal_of.get(mesh.workers, ""))
 
 
 def _on(gradient: Tensor, mesh: Mesh, axes: Axes) -> SignalTensor:
     if isinstance(gradient, SignalTensor) and gradient._ref.home.mesh is mesh:
         return gradient
     return operand_on(gradient, mesh, axes)
-
-
-def _contiguous(meta: TensorMeta) -> TensorMeta:
-    return TensorMeta(meta.shape, torch.empty(meta.shape, device="meta").stride(), meta.dtype)
 
 
 def _try(

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -42,18 +40,13 @@ def _adopt_own(module: nn.Module) -> None:
         # The attribute must exist, because PyTorch reads it to see whether weights were replaced; it is
         # rebuilt below.
         module._flat_weight_refs = []
-    _adopt_tensors(module)
+    for name, x in (*module._parameters.items(), *module._buffers.items()):
+        if x is not None and _is_plain(x):
+            _swap(x, f"{type(module).__name__}.{name}")
+        if isinstance(x, SignalTensor):
+            x._ref.home.parameter = True
     if isinstance(module, nn.RNNBase):
         module._flat_weight_refs = [w if w is None else weakref.ref(w) for w in module._flat_weights]
-
-
-def _adopt_tensors(module: nn.Module) -> None:
-    for tensors in (module._parameters, module._buffers):
-        for name, x in tensors.items():
-            if x is not None and _is_plain(x):
-                _swap(x, f"{type(module).__name__}.{name}")
-            if isinstance(x, SignalTensor):
-                x._ref.home.parameter = True
 
 
 def _swap(x: Tensor, name: str) -> None:
@@ -104,17 +97,7 @@ def _is_plain(x: Any) -> bool:
     )
 
 
-_listener: Any = None  # called with each module that is called
-
-
-@contextlib.contextmanager
-def listener(hear: Any) -> Iterator[None]:
-    global _listener
-    before, _listener = _listener, hear
-    try:
-        yield
-    finally:
-        _listener = before
+listener = runtime.Listener()  # called with each module that is called
 
 
 def _before_forward(module: nn.Module, args: tuple) -> tuple | None:
@@ -124,8 +107,8 @@ def _before_forward(module: nn.Module, args: tuple) -> tuple | None:
     """
     if torch.compiler.is_dynamo_compiling():  # must come first: a trace must not execute the rest
         return None
-    if _listener is not None:
-        _listener(module)
+    if listener.hear is not None:
+        listener.hear(module)
     placement = scope.current()
     # A global forward hook does not receive keyword arguments; read them from the caller, which passes them
     # on.

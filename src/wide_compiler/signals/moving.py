@@ -12,8 +12,8 @@ from ..workers.layout import Axes, fitting
 from ..workers.stream import Mesh
 from ..workers.transfer import wire_axis
 from . import scope
-from .op_plans import TensorMeta
-from .tensor import Home, Ref, SignalTensor
+from .op_plans import contiguous
+from .tensor import SignalTensor, new_handle
 
 
 def consider_adoption(t: SignalTensor) -> None:
@@ -60,11 +60,10 @@ def laid_out_as(x: SignalTensor, p: SignalTensor) -> SignalTensor:
     mesh = p._ref.home.mesh
     if len(mesh.workers) == 1:
         return x
-    engine = p._ref.engine
-    number = next(engine.ids)
     numbers = (x._ref.number, p._ref.number)
-    settled = SignalTensor(Ref(engine, number, Home(mesh)), x._tensor_meta)
-    engine.record("settle", (number, *numbers), mesh.workers, "settle", numbers, (number,))
+    settled = new_handle(p._ref.engine, mesh, x._tensor_meta)
+    number = settled._ref.number
+    p._ref.engine.record("settle", (number, *numbers), mesh.workers, "settle", numbers, (number,))
     return settled
 
 
@@ -95,13 +94,12 @@ def move(t: SignalTensor, mesh: Mesh, axes: Axes) -> SignalTensor:
     source = t._ref.home.mesh
     axes = fitting(meta.shape, axes, mesh.shape)
     wire = wire_axis(meta.shape, source.shape, mesh.shape, axes[0])
-    number = next(engine.ids)
+    made = new_handle(engine, mesh, contiguous(meta.shape, meta.dtype))
+    number = made._ref.number
     workers = tuple(sorted({*source.workers, *mesh.workers}))
     content = (
         number, t._ref.number, source.number, mesh.number, axes, wire, meta.shape, str(meta.dtype)[6:]
     )  # fmt: skip
-    contiguous = _contiguous(meta)
-    made = SignalTensor(Ref(engine, number, Home(mesh)), contiguous)
     engine.record("move", content, workers, "move", (t._ref.number,), (number,))
     if instruction_log.active:
         instruction_log.move(t._ref.number, number, source, mesh, axes, meta)
@@ -114,16 +112,8 @@ def spread(t: SignalTensor, mesh: Mesh, axes: Axes) -> SignalTensor:
         return move(t, mesh, axes)
     engine = t._ref.engine
     axes = fitting(t.shape, axes, mesh.shape)
-    number = next(engine.ids)
-    made = SignalTensor(Ref(engine, number, Home(mesh)), _contiguous(t._tensor_meta))
+    made = new_handle(engine, mesh, contiguous(t.shape, t.dtype))
+    number = made._ref.number
     content = (number, t._ref.number, mesh.number, axes)
     engine.record("spread", content, mesh.workers, "spread", (t._ref.number,), (number,))
     return made
-
-
-def _contiguous(meta: TensorMeta) -> TensorMeta:
-    stride, step = [], 1
-    for size in reversed(meta.shape):
-        stride.append(step)
-        step *= max(size, 1)
-    return TensorMeta(meta.shape, tuple(reversed(stride)), meta.dtype)

@@ -39,13 +39,6 @@ class LaneLosses:
             progress_line.listeners.remove(self.told)
 
 
-class NoEndpoint:
-    """Used where no endpoint can be opened."""
-
-    def remove(self) -> None:
-        """Do nothing."""
-
-
 def label() -> tuple[str, str]:
     """Return the signal and the pass of the op that is being recorded."""
     if torch._C._current_graph_task_id() != -1:
@@ -58,19 +51,19 @@ def label() -> tuple[str, str]:
     return placement.name if placement is not None else lanes, "forward" if forward else "no grad"
 
 
-def open_endpoint() -> Endpoint | NoEndpoint:
-    """Open the socket for observers of the engine that has just started."""
+def open_endpoint() -> Endpoint | None:
+    """Open the socket for observers of the engine that has just started; None if there can be none."""
     engine = runtime.running()
     assert engine is not None
     if runtime.in_process():
-        return NoEndpoint()
+        return None
     losses = LaneLosses()
 
     def about() -> dict[str, Any]:
         signals = {
             name: list(found.shard.workers)
-            for name in config.known()
-            if (found := config.find(name)) is not None and found.shard is not None
+            for name, found in sorted(config.signals().items())
+            if found.shard is not None
         }
         return {"pid": os.getpid(), "signals": signals, "losses": losses.latest}
 
@@ -78,7 +71,7 @@ def open_endpoint() -> Endpoint | NoEndpoint:
         return Endpoint(engine, label, about, losses.listen)
     except OSError as error:  # the script must run even if it cannot be observed
         log.warning("this run cannot be watched: %s", error)
-        return NoEndpoint()
+        return None
 
 
 runtime.while_running.append(open_endpoint)

@@ -15,19 +15,20 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._prims_common import make_contiguous_strides_for
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensorMode,
 )
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map_only
 
 from ..errors import UnsupportedError, UsageError
 from ..workers import templates
 from ..workers.engine import Engine
 from ..workers.script_state import settings
 from ..workers.sharded import is_view
-from ..workers.writes import written_positions
+from ..workers.writes import written_operands
 
 Op = torch._ops.OpOverload
 aten = torch.ops.aten
@@ -171,13 +172,14 @@ def _make_plan(engine: Engine, func: Op, args: Sequence, kwargs: dict, call: OpC
         raise UsageError(
             f"{func}: {error} (a tensor on workers keeps its shape when it is written to)"
         ) from error
-    asks = asks or _misjudged(func, metas)
+    if func is aten.multilabel_margin_loss_forward.default and len(metas[0].shape) < 2:
+        asks = True  # PyTorch infers [1] instead of [] for one sample
     spelled, named = spell(args, kwargs, call.constants)
     number = engine.new_template(templates.op_name(func), spelled, named)
     schema = func._schema
-    written = tuple(_places(func, args, kwargs, call.tensors))
-    many = isinstance(result, tuple | list)
-    results = list(result) if many else [result] if schema.returns else []
+    places = written_operands(func, args, kwargs)
+    written = tuple([i for i, t in enumerate(call.tensors) if any(t is o for o in places)])
+    results = list(result) if isinstance(result, tuple | list) else [result] if schema.returns else []
     asks = asks or (bool(schema.returns) and not any(isinstance(r, Tensor) for r in results))
     if any(isinstance(r, Tensor) and r.layout != torch.strided for r in results):
         raise UnsupportedError(
@@ -188,26 +190,13 @@ def _make_plan(engine: Engine, func: Op, args: Sequence, kwargs: dict, call: OpC
         (meta_of(r) if isinstance(r, Tensor) else None, _same(func, i, written))
         for i, r in enumerate(results)
     ]
-    returns = _returns(result) if schema.returns else "none"
+    kind = "list" if isinstance(result, list) else "tuple" if isinstance(result, tuple) else "one"
+    returns = kind if schema.returns else "none"
     view, random = is_view(func), torch.Tag.nondeterministic_seeded in func.tags
     more = written or view or random or asks or returns != "one"
-    return OpPlan(
-        func,
-        number,
-        templates.op_name(func),
-        tuple(described),
-        returns,
-        written,
-        view,
-        random,
-        asks,
-        None if more else described[0][0],
-    )
-
-
-def _misjudged(func: Op, metas: tuple[TensorMeta, ...]) -> bool:
-    """Return whether PyTorch infers a wrong shape (for one sample, [1] instead of [])."""
-    return func is torch.ops.aten.multilabel_margin_loss_forward.default and len(metas[0].shape) < 2
+    fresh = None if more else described[0][0]
+    name = templates.op_name(func)
+    return OpPlan(func, number, name, tuple(described), returns, written, view, random, asks, fresh)
 
 
 def infer(func: Op, args: Sequence, kwargs: dict, tensors: list, metas: tuple[TensorMeta, ...]) -> Any:
@@ -234,17 +223,8 @@ def meta_of(x: Tensor) -> TensorMeta:
     return TensorMeta(tuple(x.shape), tuple(x.stride()), x.dtype)
 
 
-def _places(func: Op, args: Sequence, kwargs: dict, tensors: list) -> list[int]:
-    """Return the positions in the tensor list of the operands that the op writes to."""
-    objects: list[Any] = [args[i] for i in written_positions(func) if i < len(args)]
-    arguments = func._schema.arguments
-    objects += [
-        kwargs[a.name]
-        for a in arguments
-        if a.alias_info is not None and a.alias_info.is_write and a.name in kwargs
-    ]
-    written = tree_leaves(objects)
-    return [i for i, t in enumerate(tensors) if any(t is o for o in written)]
+def contiguous(shape: Sequence[int], dtype: torch.dtype) -> TensorMeta:
+    return TensorMeta(tuple(shape), make_contiguous_strides_for(shape), dtype)  # type: ignore[arg-type]
 
 
 def _same(func: Op, result: int, written: tuple[int, ...]) -> int | None:
@@ -253,12 +233,6 @@ def _same(func: Op, result: int, written: tuple[int, ...]) -> int | None:
     if info is None or not info.is_write:
         return None
     return written[result] if result < len(written) else None
-
-
-def _returns(result: Any) -> str:
-    if isinstance(result, list):
-        return "list"
-    return "tuple" if isinstance(result, tuple) else "one"
 
 
 def plan_count() -> int:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -39,9 +40,23 @@ class StartOptions(NamedTuple):
         return LocalPool(list(self.devices), self.backend)
 
 
+class Listener:
+    """A function that is called if one is set; `with listener(hear): ...` sets it."""
+
+    hear: Any = None
+
+    @contextlib.contextmanager
+    def __call__(self, hear: Any) -> Iterator[None]:
+        before, self.hear = self.hear, hear
+        try:
+            yield
+        finally:
+            self.hear = before
+
+
 _engine: Engine | None = None
-# Functions called when workers start; each returns an object whose `remove()` is called at shutdown. A hook
-# on all modules, for example, must not cost scripts without signals anything.
+# Functions called when workers start; each returns an object whose `remove()` is called at shutdown, or None.
+# A hook on all modules, for example, must not cost scripts without signals anything.
 while_running: list[Callable[[], Any]] = []
 _in_place: list[Any] = []
 _start: StartOptions | None = None
@@ -163,7 +178,7 @@ def start_workers(start: StartOptions) -> None:
     instruction_log.configure()
     _engine, _start = Engine(start.pool()), start
     _take_away()  # hooks of workers that died
-    _in_place.extend(put() for put in while_running)
+    _in_place.extend(placed for put in while_running if (placed := put()) is not None)
     _engine.mesh((0,))
 
 

@@ -6,8 +6,9 @@ import bisect
 import contextlib
 import warnings
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -111,13 +112,22 @@ def creating() -> Placement | None:
 
 
 @contextlib.contextmanager
-def nothing_new() -> Iterator[None]:
-    """Inside, torch's creation functions make plain tensors."""
-    token = _nothing_new.set(True)
+def setting(variable: ContextVar, value: Any) -> Iterator[None]:
+    token = variable.set(value)
     try:
         yield
     finally:
-        _nothing_new.reset(token)
+        variable.reset(token)
+
+
+def nothing_new() -> AbstractContextManager[None]:
+    """Inside, torch's creation functions make plain tensors."""
+    return setting(_nothing_new, True)
+
+
+def suspended() -> AbstractContextManager[None]:
+    """Inside, no signal is active."""
+    return setting(_scopes, ())
 
 
 def backward_placement(sequence: int) -> Placement | None:
@@ -247,16 +257,6 @@ def tensor(x: torch.Tensor, name: str) -> torch.Tensor:
             f"{tuple(x.shape)}"
         )
     return respread(x, placement)
-
-
-@contextlib.contextmanager
-def suspended() -> Iterator[None]:
-    """Inside, no signal is active."""
-    token = _scopes.set(())
-    try:
-        yield
-    finally:
-        _scopes.reset(token)
 
 
 def forget_ranges() -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import weakref
-from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import _C, Tensor
@@ -15,8 +12,8 @@ from ..workers.layout import Axes, fitting, part_of, places
 from ..workers.shared_memory import write_payload
 from ..workers.stream import Mesh
 from . import runtime, scope
-from .op_plans import meta_of
-from .tensor import Home, Ref, SignalTensor
+from .op_plans import contiguous
+from .tensor import SignalTensor, new_handle
 
 
 def put_on(x: Tensor, mesh: Mesh, axes: Axes) -> SignalTensor:
@@ -24,35 +21,23 @@ def put_on(x: Tensor, mesh: Mesh, axes: Axes) -> SignalTensor:
     engine = runtime.engine()
     given, x = x, x.detach().cpu()
     axes = fitting(x.shape, axes, mesh.shape)
-    number = next(engine.ids)
+    made = new_handle(engine, mesh, contiguous(x.shape, x.dtype))
+    number = made._ref.number
     parts = [part_of(x, axes, mesh.shape, place) for place in places(mesh.shape)]
     dtype = str(x.dtype).removeprefix("torch.")
     contents = [
         (number, mesh.number, axes, tuple(x.shape), dtype, write_payload(part, engine.pool.payloads))
         for part in parts
     ]
-    made = SignalTensor(
-        Ref(engine, number, Home(mesh)), meta_of(torch.empty(x.shape, dtype=x.dtype, device="meta"))
-    )
-    engine.record_each("put", contents, mesh, (number,))
-    if _listener is not None:
-        _listener(given, mesh, axes, made)
+    engine.record("put", contents[0], mesh.workers, outputs=(number,), each=contents)
+    if listener.hear is not None:
+        listener.hear(given, mesh, axes, made)
     if instruction_log.active:
         instruction_log.create("put", number, mesh, axes, made._tensor_meta)
     return made
 
 
-_listener: Any = None  # called with (tensor, mesh, axes, handle) for each tensor sent
-
-
-@contextlib.contextmanager
-def listener(hear: Any) -> Iterator[None]:
-    global _listener
-    before, _listener = _listener, hear
-    try:
-        yield
-    finally:
-        _listener = before
+listener = runtime.Listener()  # called with (tensor, mesh, axes, handle) for each tensor sent
 
 
 def put(x: Tensor) -> SignalTensor:

@@ -94,17 +94,10 @@ def special_handler(func: Op) -> Handler | None:
     if func not in _HANDLERS and torch._C._dispatch_has_kernel_for_dispatch_key(
         func.name(), "CompositeImplicitAutograd"
     ):
-        return _in_parts
+        # Below autograd and in inference mode a composite op arrives undecomposed, and its schema may declare
+        # a copy as a view (`to`, `reshape`).
+        return lambda func, args, kwargs: func.decompose(*args, **kwargs)
     return _HANDLERS.get(func)
-
-
-def _in_parts(func: Op, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """Decompose a composite op.
-
-    Below autograd and in inference mode such an op arrives undecomposed, and its schema may declare a copy as
-    a view (`to`, `reshape`).
-    """
-    return func.decompose(*args, **kwargs)
 
 
 def _written_in_python(func: Op) -> Handler:
@@ -133,10 +126,6 @@ def _refuse(func: Op) -> None:
 _REFUSED = {aten.set_.source_Tensor, aten.set_.source_Storage, aten.resize_.default, aten.set_.default}
 
 
-def _shape_question(func: Op, args: tuple, kwargs: dict[str, Any]) -> bool:
-    return args[0].shape == args[1].shape
-
-
 _VIEWS: dict[Op, Op] = {
     aten.t_.default: aten.t.default,
     aten.transpose_.default: aten.transpose.int,
@@ -153,6 +142,6 @@ _HANDLERS: dict[Op, Handler] = {
     aten._local_scalar_dense.default: _scalar,
     aten._amp_foreach_non_finite_check_and_unscale_.default: _unscale,
     aten._pack_padded_sequence.default: _pack,
-    aten.is_same_size.default: _shape_question,
+    aten.is_same_size.default: lambda func, args, kwargs: args[0].shape == args[1].shape,
     aten.is_pinned.default: lambda func, args, kwargs: False,
 }

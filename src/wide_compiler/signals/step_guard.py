@@ -200,8 +200,9 @@ def _tables(
     yield "the configuration of signals", config.signals()
     yield "the hooks of all optimisers", optim._global_optimizer_pre_hooks
     yield "the hooks of all optimisers", optim._global_optimizer_post_hooks
-    for name in filter(_is_global_hook, vars(nn_module)):
-        yield "the hooks of all modules", getattr(nn_module, name)
+    for name, table in vars(nn_module).items():
+        if name.startswith("_global_") and name.endswith("_hooks") and isinstance(table, dict):
+            yield "the hooks of all modules", table
     for m in called:
         for name in _TABLES:
             yield f"{type(m).__name__}.{name}", getattr(m, name)
@@ -213,10 +214,6 @@ def _tables(
     for table in hooks:
         if table is not None:
             yield "the hooks of a parameter", table
-
-
-def _is_global_hook(name: str) -> bool:
-    return name.startswith("_global_") and name.endswith("_hooks") and isinstance(vars(nn_module)[name], dict)
 
 
 def _seen(leaf: Any) -> Any:

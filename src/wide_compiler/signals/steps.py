@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from ..guards.reads import ATOMS
 from ..workers.engine import Engine
 from ..workers.script_state import draw_seed
-from ..workers.worker_steps import DRAW, DRAWS, MADE, USED, Definition, mapped, places_of
+from ..workers.worker_steps import DRAW, DRAWS, FIELDS, MADE, USED, Definition, places_of, with_ids
 from . import modules, runtime, sending
 from .step_guard import StepGuard
 from .step_observer import StepObserver
@@ -139,7 +139,7 @@ class StepRecorder:
         }
 
     def hear(self, kind: str, content: tuple, workers: tuple[int, ...], what: str) -> None:
-        if kind in USED:
+        if kind in FIELDS:
             self.instructions.append((kind, content, workers, what))
         elif kind not in ("template", "mesh", "define", "forget", "forget_regions", "put"):
             self.refused = self.refused or _REFUSED.get(kind, f"it holds an instruction {kind!r}")
@@ -151,18 +151,14 @@ class StepRecorder:
         else:
             self.refused = self.refused or f"a tensor of the script of shape {tuple(x.shape)} is sent in it"
 
-    def _before_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        self.optimizers.append((OptimizerState(optimizer), len(self.instructions), 0))
-
-    def _after_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        state, start, _ = self.optimizers.pop()
-        self.optimizers.append((state, start, len(self.instructions)))
-
     def run(self, function: Callable, args: tuple, kwargs: dict) -> Any:
-        hooks = (
-            register_optimizer_step_pre_hook(self._before_optimizer),
-            register_optimizer_step_post_hook(self._after_optimizer),
-        )
+        def before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+            self.optimizers.append((OptimizerState(optimizer), len(self.instructions), 0))
+
+        def after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+            self.optimizers[-1] = (*self.optimizers[-1][:2], len(self.instructions))
+
+        hooks = register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)
         self.observer = StepObserver(function, self.known.values())
         self.engine.flush()
         self.engine.recorder = self
@@ -206,14 +202,8 @@ class Recording:
             raise NotRepeatable("it has no instruction for the workers")
         made = [n for kind, content, *_ in instructions for n in places_of(kind, content, MADE)]
         inside = set(made)
-        used = list(
-            dict.fromkeys(
-                n
-                for kind, content, *_ in instructions
-                for n in places_of(kind, content, USED)
-                if n not in inside
-            )
-        )
+        taken = [n for kind, content, *_ in instructions for n in places_of(kind, content, USED)]
+        used = list(dict.fromkeys(n for n in taken if n not in inside))
         windows, self.states = optimizer_windows(recorder.optimizers, instructions)
         self.guard = StepGuard(recorder, leaves, structure, used, self.states)
         numbers = {leaf._ref.number: i for i, leaf in enumerate(leaves) if type(leaf) is SignalTensor}
@@ -224,7 +214,7 @@ class Recording:
         kept |= {places[g._ref.number]: g._ref.number for _, g in self.guard.gradients}
         seeds = _seeds(instructions, recorder.random_state)
         self.seeds = len(seeds)
-        placed = tuple([(k, _placed(k, c, places, seeds), w) for k, c, w, _ in instructions])
+        placed = tuple([(k, tuple(with_ids(k, c, places, None, seeds)), w) for k, c, w, _ in instructions])
         self.workers = tuple(sorted({w for _, _, workers, _ in instructions for w in workers}))
         self.number = next(_numbers)
         definition = Definition(placed, tuple(used), tuple([i for i, _ in self.arguments]), kept, windows)
@@ -293,10 +283,3 @@ def _seeds(instructions: list[tuple], before: Tensor) -> dict[int, int]:
     if expected != list(seeds) or not torch.equal(generator.get_state(), torch.get_rng_state()):
         raise NotRepeatable("it uses random generators otherwise than by drawing on the workers")
     return seeds
-
-
-def _placed(kind: str, content: tuple, places: dict[int, int], seeds: dict[int, int]) -> tuple:
-    fields = mapped(kind, content, places)
-    if kind in DRAWS and fields[DRAW] is not None:
-        fields[DRAW] = seeds[fields[DRAW]]
-    return tuple(fields)

@@ -21,11 +21,6 @@ from ..workers.stream import Mesh
 from . import scope
 from .op_plans import TensorMeta
 
-
-def _unset(func: Any, args: tuple, kwargs: dict) -> Any:
-    raise AssertionError("signals.dispatch, which builds on this file, sets what runs an op")
-
-
 _NO_KWARGS: dict[str, Any] = {}
 _WithoutSubclass = torch._C.DisableTorchFunctionSubclass
 
@@ -56,7 +51,7 @@ _IN_PARTS: dict[Any, Callable[[], AbstractContextManager]] = {
     **dict.fromkeys((Tensor.backward, torch.autograd.backward, torch.autograd.grad), _all_in_parts),
 }
 _NO_DATA = "its data is not allocated yet"
-_run: Callable[[Any, tuple, dict], Any] = _unset
+_run: Any = None  # set by signals.dispatch, which builds on this file
 
 
 class Home:
@@ -98,6 +93,15 @@ class Ref:
         self.engine.freed.append((home.mesh.workers, self.number))
 
 
+def _no_memory(what: str) -> Callable[..., Any]:
+    def refuse(self: SignalTensor, *args: Any, **kwargs: Any) -> Any:
+        raise UnsupportedError(
+            f"{what}: the values of this tensor lie on workers; fetch them first with x.detach().cpu()"
+        )
+
+    return refuse
+
+
 class SignalTensor(Tensor):
     """A tensor whose values are on workers. Made by ops and creation functions, not by users."""
 
@@ -130,7 +134,11 @@ class SignalTensor(Tensor):
             if _NO_DATA not in str(error):
                 raise
         # C++ code has read the memory of an operand, or of a tensor it made: lengths, split points.
-        args, kwargs = tree_map_only(SignalTensor, _fetched_integers, (args, kwargs or {}))
+        args, kwargs = tree_map_only(
+            SignalTensor,
+            lambda x: x if x.is_floating_point() or x.is_complex() else x.fetch(),
+            (args, kwargs or {}),
+        )
         with _WithoutSubclass(), scope.nothing_new():
             return func(*args, **kwargs)
 
@@ -142,11 +150,7 @@ class SignalTensor(Tensor):
         dtype, payload = ref.engine.ask("fetch", (ref.number,), ref.home.mesh, "fetch", inputs=(ref.number,))
         with torch._C._DisableTorchDispatch():
             answer = read_payload(payload, getattr(torch, dtype))
-            return (
-                answer.as_strided(self._tensor_meta.shape, self._tensor_meta.stride)
-                if _dense(self)
-                else answer
-            )
+            return answer.as_strided(*self._tensor_meta[:2]) if _dense(self) else answer
 
     def cpu(self, *args: Any, **kwargs: Any) -> Tensor:  # type: ignore[override]
         """Return the values as a plain tensor; differentiable."""
@@ -200,23 +204,12 @@ class SignalTensor(Tensor):
         """A number that tensors with shared memory on the workers have in common; see `remote_tensors.py`."""
         return id(self._ref.home)
 
-    def data_ptr(self) -> int:
-        raise _no_memory("data_ptr()")
-
-    def untyped_storage(self) -> torch.UntypedStorage:
-        raise _no_memory("untyped_storage()")
-
-    def storage(self) -> torch.TypedStorage:
-        raise _no_memory("storage()")
-
-    def share_memory_(self) -> SignalTensor:
-        raise _no_memory("share_memory_()")
-
-    def pin_memory(self, *args: Any, **kwargs: Any) -> Tensor:
-        raise _no_memory("pin_memory()")
-
-    def __dlpack__(self, *args: Any, **kwargs: Any) -> Any:
-        raise _no_memory("__dlpack__()")
+    data_ptr: Any = _no_memory("data_ptr()")
+    untyped_storage: Any = _no_memory("untyped_storage()")
+    storage: Any = _no_memory("storage()")
+    share_memory_: Any = _no_memory("share_memory_()")
+    pin_memory: Any = _no_memory("pin_memory()")
+    __dlpack__: Any = _no_memory("__dlpack__()")
 
     # ---- x.data = y replaces the tensor, so the id must follow
 
@@ -245,6 +238,11 @@ def handle(ref: Ref, meta: TensorMeta) -> SignalTensor:
     return made
 
 
+def new_handle(engine: Engine, mesh: Mesh, meta: TensorMeta) -> SignalTensor:
+    """Return the handle of a new id."""
+    return handle(Ref(engine, next(engine.ids), Home(mesh)), meta)
+
+
 _wrapper = Tensor._make_wrapper_subclass
 
 
@@ -259,16 +257,6 @@ class _Fetch(torch.autograd.Function):
         from .sending import put_on
 
         return put_on(grads[0], ctx.mesh, ())
-
-
-def _no_memory(what: str) -> UnsupportedError:
-    return UnsupportedError(
-        f"{what}: the values of this tensor lie on workers; fetch them first with x.detach().cpu()"
-    )
-
-
-def _fetched_integers(x: SignalTensor) -> Tensor:
-    return x if x.is_floating_point() or x.is_complex() else x.fetch()
 
 
 def _dense(x: Tensor) -> bool:

@@ -18,6 +18,7 @@ class Adagrad(LaneOptimizer):
     """
 
     limits = {name: Limits() for name in ("lr", "lr_decay", "weight_decay", "eps")}
+    fused_on, kernel, kernel_states = ("cpu",), "_fused_adagrad_", ("sum",)
 
     def __init__(
         self,
@@ -33,13 +34,8 @@ class Adagrad(LaneOptimizer):
             raise ArgumentError(
                 f"initial_accumulator_value is {initial_accumulator_value:g}, expected at least 0"
             )
-        settings = {
-            "lr": lr,
-            "lr_decay": lr_decay,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "initial_accumulator_value": initial_accumulator_value,
-        }
+        settings = {"lr": lr, "lr_decay": lr_decay, "weight_decay": weight_decay, "eps": eps}
+        settings["initial_accumulator_value"] = initial_accumulator_value
         super().__init__(params, settings, **options)
 
     def fresh_state(self, group: dict[str, Any]) -> dict[str, float]:
@@ -58,20 +54,3 @@ class Adagrad(LaneOptimizer):
         if used(group["lr_decay"]):
             rate = rate / (1 + (step.double() - 1) * numbers["lr_decay"])
         add_divided_(params, grads, roots, -rate)
-
-    def has_fused(self, device: str, group: dict[str, Any]) -> bool:
-        return device == "cpu"
-
-    def update_fused(self, bucket: Bucket, numbers: dict[str, Any], group: dict[str, Any]) -> None:
-        assert bucket.step is not None
-        torch._fused_adagrad_(
-            bucket.params,
-            bucket.grads,
-            bucket.state["sum"],
-            [bucket.step] * len(bucket.params),
-            lr=numbers["lr"],
-            lr_decay=numbers["lr_decay"],
-            weight_decay=numbers["weight_decay"],
-            eps=numbers["eps"],
-            maximize=group["maximize"],
-        )

@@ -19,7 +19,7 @@ from .bucket import (
     spread,
 )
 from .lane_numbers import LaneNumber, Limits
-from .optimizer import FUSED_ON, LaneOptimizer, StepOptions, by_lane, single, used
+from .optimizer import LaneOptimizer, StepOptions, by_lane, used
 
 # CPU thresholds: the mean number of elements per lane and tensor from which one fused kernel call per lane
 # is faster than foreach operations over all lanes (LARGE), or than one fused call for all lanes, which is
@@ -40,11 +40,11 @@ class Adam(LaneOptimizer):
     decoupled = False
     limits = {
         "lr": Limits(),
-        "beta1": Limits(0.0, 1.0),
-        "beta2": Limits(0.0, 1.0),
-        "eps": Limits(),
-        "weight_decay": Limits(),
+        **dict.fromkeys(("beta1", "beta2"), Limits(0.0, 1.0)),
+        **dict.fromkeys(("eps", "weight_decay"), Limits()),
     }
+    fused_on, kernel = ("cpu", "cuda"), "_fused_adam_"
+    kernel_states, kernel_options = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq"), ("amsgrad",)
 
     def __init__(
         self,
@@ -68,7 +68,8 @@ class Adam(LaneOptimizer):
         if group["fused"] is not False and _fits_lanes(bucket):
             self._lanes_kernel(bucket, numbers, maximize=False)
             return
-        kernel = group["fused"] is not False and self._fits_kernel(bucket, group)
+        device = bucket.params[0].device.type
+        kernel = group["fused"] is not False and self.has_fused(device, group) and bucket.alike()
         others = (numbers[name] for name in ("beta1", "beta2", "eps"))
         only_rates = bucket.step.dim() == 0 and not any(map(by_lane, others))
         if kernel and _worth_a_call_each(bucket, LARGE_FOR_RATES if only_rates else LARGE):
@@ -83,7 +84,7 @@ class Adam(LaneOptimizer):
         lanes = bucket.lane_by_lane()
         values = {name: _listed(value, len(lanes)) for name, value in numbers.items()}
         for i, lane in enumerate(lanes):
-            self._kernel(lane, {name: value[i] for name, value in values.items()}, group, maximize=False)
+            super().update_fused(lane, {name: value[i] for name, value in values.items()}, group, False)
 
     def _by_direction(self, bucket: Bucket, numbers: dict[str, Any], group: dict[str, Any]) -> None:
         """Compute the step for a learning rate of 1 with the fused kernel, then scale it per lane."""
@@ -98,7 +99,7 @@ class Adam(LaneOptimizer):
             if used(group["weight_decay"]):
                 grads = add_scaled(grads, params, decay)
         moved = Bucket(steps, list(grads), bucket.state, bucket.step, bucket.stacked)
-        self._kernel(moved, {**numbers, "lr": 1.0, "weight_decay": 0.0}, group, maximize=False)
+        super().update_fused(moved, {**numbers, "lr": 1.0, "weight_decay": 0.0}, group, False)
         add_scaled_(params, steps, numbers["lr"])
 
     def _by_operations(self, bucket: Bucket, numbers: dict[str, Any], group: dict[str, Any]) -> None:
@@ -121,59 +122,29 @@ class Adam(LaneOptimizer):
         torch._foreach_add_(roots, spread(numbers["eps"], roots))
         add_divided_(params, state["exp_avg"], roots, -numbers["lr"] / correction(numbers["beta1"], step))
 
-    def has_fused(self, device: str, group: dict[str, Any]) -> bool:
-        return device in FUSED_ON
-
-    def update_fused(self, bucket: Bucket, numbers: dict[str, Any], group: dict[str, Any]) -> None:
+    def update_fused(
+        self, bucket: Bucket, numbers: dict[str, Any], group: dict[str, Any], maximize: bool
+    ) -> None:
         if _fits_lanes(bucket):
-            self._lanes_kernel(bucket, numbers, group["maximize"])
+            self._lanes_kernel(bucket, numbers, maximize)
         else:
-            self._kernel(bucket, numbers, group, group["maximize"])
+            super().update_fused(bucket, numbers, group, maximize)
 
     def _lanes_kernel(self, bucket: Bucket, numbers: dict[str, Any], maximize: bool) -> None:
         """Update all tensors with this library's Triton kernel."""
         from ..kernels.lane_adam import Numbers, adam_
 
         assert bucket.step is not None
-        state = bucket.state
-        adam_(
-            bucket.params,
-            bucket.grads,
-            state["exp_avg"],
-            state["exp_avg_sq"],
-            state.get("max_exp_avg_sq", []),
-            Numbers(bucket.step, **numbers),
-            decoupled=self.decoupled,
-            maximize=maximize,
-        )
-
-    def _fits_kernel(self, bucket: Bucket, group: dict[str, Any]) -> bool:
-        return self.has_fused(bucket.params[0].device.type, group) and bucket.alike()
-
-    def _kernel(self, bucket: Bucket, numbers: dict[str, Any], group: dict[str, Any], maximize: bool) -> None:
-        assert bucket.step is not None
-        kernel = torch._fused_adamw_ if self.decoupled else torch._fused_adam_
-        kernel(
-            bucket.params,
-            bucket.grads,
-            bucket.state["exp_avg"],
-            bucket.state["exp_avg_sq"],
-            bucket.state.get("max_exp_avg_sq", []),
-            [bucket.step] * len(bucket.params),
-            lr=single(numbers["lr"]),
-            beta1=numbers["beta1"],
-            beta2=numbers["beta2"],
-            weight_decay=numbers["weight_decay"],
-            eps=numbers["eps"],
-            amsgrad=group["amsgrad"],
-            maximize=maximize,
-        )
+        first, second, largest = (bucket.state.get(name, []) for name in self.kernel_states)
+        own = Numbers(bucket.step, **numbers)
+        how = {"decoupled": self.decoupled, "maximize": maximize}
+        adam_(bucket.params, bucket.grads, first, second, largest, own, **how)
 
 
 class AdamW(Adam):
     """`torch.optim.AdamW` for a wide model; each hyper-parameter is a number or one number per lane."""
 
-    decoupled = True
+    decoupled, kernel = True, "_fused_adamw_"
 
     def __init__(
         self,
@@ -203,7 +174,7 @@ def _fits_lanes(bucket: Bucket) -> bool:
 def _worth_a_call_each(bucket: Bucket, elements: int) -> bool:
     if not bucket.stacked or bucket.params[0].device.type != "cpu" or not bucket.lanes_in_one_piece():
         return False
-    return bucket.elements() >= elements * len(bucket.params[0]) * len(bucket.params)
+    return sum(p.numel() for p in bucket.params) >= elements * len(bucket.params[0]) * len(bucket.params)
 
 
 def _listed(value: LaneNumber, n: int) -> list[float]:

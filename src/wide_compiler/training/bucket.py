@@ -56,17 +56,12 @@ class Bucket:
         """Whether every tensor is dense in memory; if stacked, lane after lane."""
         return self.lanes_in_one_piece() if self.stacked else all(p.is_contiguous() for p in self.params)
 
-    def elements(self) -> int:
-        return sum(p.numel() for p in self.params)
-
     def lanes_in_one_piece(self) -> bool:
         return all(p.stride(0) * len(p) == p.numel() for p in self.params)
 
     def real(self) -> "Bucket":
         """View complex tensors as pairs of real numbers, as torch's optimisers do."""
-        if not self.params[0].is_complex():
-            return self
-        return self._mapped(torch.view_as_real)
+        return self._mapped(torch.view_as_real) if self.params[0].is_complex() else self
 
     @property
     def low_precision(self) -> bool:

@@ -58,18 +58,24 @@ class Checkpoints:
         path = self.path(step)
         aside = self.folder / f"{_ASIDE}{os.getpid()}"
         try:
-            self._clear_aside()
+            for old in self.folder.glob(f"{_ASIDE}*"):  # of killed processes
+                shutil.rmtree(old, ignore_errors=True)
             aside.mkdir(parents=True)
             save_file(tensors, aside / path.name, metadata={"wide_compiler": str(FORMAT), "state": text})
-            _flush(aside / path.name)
+            flush(aside / path.name)
             os.replace(aside / path.name, path)
-            _flush(self.folder)
+            flush(self.folder)
         except (OSError, SafetensorError) as error:
-            raise SaveError(self._what_is_left(path, error)) from error
+            latest = self.latest()
+            left = f"the last good one is {latest}" if latest else "there is none before it"
+            raise SaveError(
+                f"the checkpoint {path} could not be written ({error}); {left}; free some space or name "
+                f"another folder"
+            ) from error
         finally:
             shutil.rmtree(aside, ignore_errors=True)
-        for old in self.steps()[: -self.keep]:
-            self.path(old).unlink(missing_ok=True)
+        for past in self.steps()[: -self.keep]:
+            self.path(past).unlink(missing_ok=True)
         return path
 
     def load(self, path: str | os.PathLike[str]) -> Any:
@@ -89,19 +95,8 @@ class Checkpoints:
             )
         return unpack_state(tensors, facts["state"])
 
-    def _clear_aside(self) -> None:
-        """Remove temporary folders left by killed processes."""
-        for left in self.folder.glob(f"{_ASIDE}*"):
-            shutil.rmtree(left, ignore_errors=True)
 
-    def _what_is_left(self, path: Path, error: Exception) -> str:
-        latest = self.latest()
-        left = f"the last good one is {latest}" if latest else "there is none before it"
-        remedy = "free some space or name another folder"
-        return f"the checkpoint {path} could not be written ({error}); {left}; {remedy}"
-
-
-def _flush(path: Path) -> None:
+def flush(path: Path) -> None:
     """Flush a file or folder to disk. Without it a rename may survive a crash while the data does not."""
     handle = os.open(path, os.O_RDONLY)
     try:

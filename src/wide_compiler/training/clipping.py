@@ -9,6 +9,7 @@ from torch import Tensor
 from ..errors import ArgumentError, UsageError
 from ..model.marks import lane_mark
 from .bucket import spread
+from .groups import name_of
 from .lane_numbers import Limits, lane_number
 
 
@@ -46,12 +47,9 @@ def clip_lane_values_(parameters: Tensor | Iterable[Tensor], clip_value: Any) ->
     """Clamp each gradient to `[-clip_value, clip_value]`, a number or one per lane."""
     grads, n = _gradients(parameters, "clip_lane_values_")
     for g in grads:
-        limit = lane_number("clip_value", clip_value, n, Limits(), g.device)
-        if isinstance(limit, Tensor):
-            (factor,) = spread(limit, [g])  # type: ignore[misc]
-            g.clamp_(-factor, factor)
-        else:
-            g.clamp_(-limit, limit)
+        limit: Any = spread(lane_number("clip_value", clip_value, n, Limits(), g.device), [g])
+        limit = limit[0] if isinstance(limit, list) else limit
+        g.clamp_(-limit, limit)
 
 
 def _exact(tensor: Tensor) -> torch.dtype:
@@ -72,7 +70,7 @@ def _gradients(parameters: Tensor | Iterable[Tensor], who: str) -> tuple[list[Te
             continue
         if mark is None or not mark.stacked:
             raise ArgumentError(
-                f"{who}: {mark.path if mark else 'a parameter'} is one tensor for all lanes, so its gradient "
+                f"{who}: {name_of(p)} is one tensor for all lanes, so its gradient "
                 f"belongs to no single lane; leave it out, and clip it by torch.nn.utils.clip_grad_norm_"
             )
         grads.append(p.grad)

@@ -212,9 +212,8 @@ def fold_batches(
     if n < 1 or n % k:
         raise InputError(f"{n} lanes cannot have {k} folds equally often; make n a multiple of k")
     train, validation = train.repeat(n // k, 1), held_out.repeat(n // k, 1)
-    return FoldBatches(dataset, train, batch_size, shuffle), FoldBatches(
-        dataset, validation, batch_size, False
-    )
+    held = FoldBatches(dataset, validation, batch_size, False)
+    return FoldBatches(dataset, train, batch_size, shuffle), held
 
 
 class FoldBatches(Shared):
@@ -236,13 +235,12 @@ class FoldBatches(Shared):
         index = self.index
         if self.shuffle:
             index = index.gather(1, torch.rand(index.shape).argsort(1))
+        data = self.dataset
         for chosen in index.split(self.batch_size, 1):
-            yield self._collate(chosen)
+            if type(data) is TensorDataset:
+                yield tuple(tensor[chosen.to(tensor.device)] for tensor in data.tensors)
+            else:
+                yield lanes.stack([default_collate([data[i] for i in row]) for row in chosen.tolist()])
 
     def iterables(self) -> list[Any]:
         return []
-
-    def _collate(self, chosen: Tensor) -> Any:
-        if type(self.dataset) is TensorDataset:
-            return tuple(tensor[chosen.to(tensor.device)] for tensor in self.dataset.tensors)
-        return lanes.stack([default_collate([self.dataset[i] for i in row]) for row in chosen.tolist()])

@@ -17,11 +17,11 @@ from .fit_options import FitOptions
 from .history import History, Stop
 from .lane_step import PRECISIONS, LaneStep
 from .moment import Moment
+from .population import Population
 from .progress_line import ProgressLine, listeners
 from .random_state import random_state, set_random_state
 from .removed_lanes import RemovedLanes
 from .run_state import generator_states, lane_tensors, restore_run, run_state, set_generator_states
-from .stopped_lanes import Lanes
 
 # Reading losses synchronises with the GPU, so on CUDA they are checked for nan only every so many steps.
 CUDA_POLL = 20
@@ -30,7 +30,7 @@ CUDA_POLL = 20
 class FitLoop:
     """State of one training run, and the loop itself."""
 
-    def __init__(self, lanes: Lanes, plan: FitOptions):
+    def __init__(self, lanes: Population, plan: FitOptions):
         self.lanes, self.plan = lanes, plan
         self.wide, self.optimizer, self.n = lanes.wide, lanes.optimizer, lanes.wide.n
         self.leaving = RemovedLanes(lanes, plan)
@@ -72,7 +72,8 @@ class FitLoop:
         finally:
             self.leaving.come_back()
             for callback in self.callbacks:
-                getattr(callback, "close", _nothing)()
+                if hasattr(callback, "close"):
+                    callback.close()
         return self.history
 
     def _why_ended(self) -> str:
@@ -229,7 +230,9 @@ class FitLoop:
     def _call(self, event: str) -> None:
         if not self.callbacks and not listeners:
             return
-        losses = self.rows[-1] if self.rows else self._last_losses()
+        past = self.history.losses
+        nothing = past[-1] if len(past) else torch.full((self.n,), float("nan"))
+        losses = self.rows[-1] if self.rows else nothing
         moment = Moment(
             *(event, self.step, self.epoch, losses, self.metrics, self.metrics.get(self.plan.monitor)),
             *(self.leaving.active, self.plan.total_steps(), self.lanes, self.history),
@@ -238,10 +241,6 @@ class FitLoop:
         callbacks: list[Any] = [*self.callbacks, *listeners]
         for callback in callbacks:
             callback(moment)
-
-    def _last_losses(self) -> Tensor:
-        past = self.history.losses
-        return past[-1] if len(past) else torch.full((self.n,), float("nan"))
 
     def _flush(self) -> None:
         """Move the losses so far into the history."""
@@ -284,7 +283,3 @@ class FitLoop:
     def _set_random_state(self, state: dict[str, Any]) -> None:
         set_random_state(self.wide, state)
         set_generator_states(self.plan.data, state["generators"])
-
-
-def _nothing() -> None:
-    return None

@@ -78,12 +78,11 @@ class LaneGroups(Optimizer):
         """Raise `ArgumentError` for options that exclude each other."""
 
     def _refuse_lanes_on_trunk(self, group: dict[str, Any], parameter: Tensor) -> None:
-        mark = lane_mark(parameter)
-        if mark is not None and mark.stacked:
+        if has_lanes(parameter):
             return
         for name in self.limits:
             if isinstance(group[RATIO] if name == "lr" else read(group, name), Tensor):
-                what = "a parameter that is not the wide model's" if mark is None else mark.path
+                what = name_of(parameter, "a parameter that is not the wide model's")
                 raise ArgumentError(
                     f"{what} is one tensor for all lanes and cannot have one {name} per lane; give it "
                     f"a group of its own with a number: {{'params': [...], {name!r}: ...}}, or freeze it"
@@ -134,10 +133,8 @@ class LaneGroups(Optimizer):
         for group in self.param_groups:
             if any(map(has_lanes, group["params"])):
                 device = group["params"][0].device
-                ratio = group[RATIO]
-                now = (
-                    torch.ones(self.n, dtype=torch.float64, device=device) if ratio is None else ratio.clone()
-                )
+                ones = torch.ones(self.n, dtype=torch.float64, device=device)
+                now = ones if group[RATIO] is None else group[RATIO].clone()
                 now[chosen.to(device)] *= _for_lanes("factors", factors, len(chosen)).to(device)
                 lane_number("lr", now, self.n, self.limits["lr"], device)
                 self._put(group, RATIO, now)
@@ -183,6 +180,11 @@ class LaneGroups(Optimizer):
         if "beta1" in found:
             found["betas"] = (found.pop("beta1"), found.pop("beta2"))
         return found
+
+
+def name_of(parameter: Tensor, otherwise: Any = "a parameter") -> Any:
+    mark = lane_mark(parameter)
+    return otherwise if mark is None else mark.path
 
 
 def read(group: dict[str, Any], name: str) -> Any:

@@ -57,7 +57,7 @@ def lane_number(name: str, value: Any, n: int, limits: Limits, device: torch.dev
     return values.to(device, copy=True)
 
 
-def lane_indices(lanes: Any, n: int, device: torch.device | None = None) -> Tensor:
+def lane_indices(lanes: Any, n: int) -> Tensor:
     """Convert an index, a list of indices, a slice or a boolean mask `[N]` to indices `[k]`.
 
     >>> lane_indices([0, -1], 4)
@@ -79,4 +79,4 @@ def lane_indices(lanes: Any, n: int, device: torch.device | None = None) -> Tens
     for lane in found.tolist():
         if not -n <= lane < n:
             raise LaneIndexError(f"lane {lane} is out of range for {n} lanes")
-    return (found.long() % n).to(device or found.device)
+    return found.long() % n

@@ -51,9 +51,8 @@ class LaneScaler:
     def update(self, overflowed: Tensor) -> None:
         self.good_steps = torch.where(overflowed, 0, self.good_steps + 1)
         grow = self.good_steps >= self.interval
-        self.scale = torch.where(
-            overflowed, self.scale * BACKOFF, torch.where(grow, self.scale * GROWTH, self.scale)
-        )
+        grown = torch.where(grow, self.scale * GROWTH, self.scale)
+        self.scale = torch.where(overflowed, self.scale * BACKOFF, grown)
         self.good_steps = torch.where(grow, 0, self.good_steps)
 
     def state(self) -> dict[str, Any]:

@@ -11,9 +11,9 @@ from ..errors import ArgumentError, InputError
 from .data import Batch
 from .lane_losses import check_lane_losses
 from .lane_scaler import LaneScaler
+from .population import Population
 from .random_state import random_state, set_random_state
 from .step import TrainStep
-from .stopped_lanes import Lanes, held
 
 PRECISIONS = {None: None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -27,7 +27,7 @@ class LaneStep:
 
     def __init__(
         self,
-        lanes: Lanes,
+        lanes: Population,
         loss: Callable[..., Tensor],
         door: str,
         clip: float | None = None,
@@ -49,7 +49,7 @@ class LaneStep:
         if not self.checked:
             return self._checked(batches)
         if len(batches) == 1 and not first.kwargs and self.scaler is None:
-            with held(self.lanes):
+            with self.lanes.held():
                 losses = self.recorded(first.args, *first.targets)
             check_lane_losses(losses, self.wide.n)
             return losses
@@ -92,7 +92,7 @@ class LaneStep:
             total = total.to(mean.device) + mean.detach()
         if self.scaler is None:
             self.recorded.clip_gradients()
-            with held(self.lanes):
+            with self.lanes.held():
                 self.optimizer.step()
         else:
             self._scaled_step(self.scaler)
@@ -104,7 +104,7 @@ class LaneStep:
         self.recorded.clip_gradients()
         if skipped:
             self.lanes.mask(skipped)
-        with held(self.lanes):
+        with self.lanes.held():
             self.optimizer.step()
         if skipped:
             self.lanes.unmask(skipped)

@@ -104,13 +104,12 @@ class LiftedOptimizer(LaneOptimizer):
         return loss
 
     def fresh_state(self, group: dict[str, Any]) -> dict[str, float]:
-        names = {
+        return {
             name: 0.0
             for p in group["params"]
             for name, value in self.state.get(p, {}).items()
             if isinstance(value, Tensor) and value.shape == p.shape
         }
-        return names
 
     def reset_lanes(self, lanes: Any) -> None:
         raise ArgumentError(

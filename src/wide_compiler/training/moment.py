@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from .history import History
-from .stopped_lanes import Lanes
+from .population import Population
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Moment:
         validation: `[N]`, the last value of the monitored metric; None before the first validation.
         active: `[N]`, lanes that are still trained.
         total: number of steps planned; None if unknown.
-        lanes: model, optimiser and active lanes; the `Population`, if `fit` was given one.
+        lanes: model, optimiser and active lanes; the one that `fit` was given, if it was a `Population`.
         history: the history so far; losses are added to it at intervals and at the end.
         stop: `stop(lanes, reason)` stops the training of these lanes.
     """
@@ -34,6 +34,6 @@ class Moment:
     validation: Tensor | None
     active: Tensor
     total: int | None
-    lanes: Lanes
+    lanes: Population
     history: History
     stop: Callable[..., None]

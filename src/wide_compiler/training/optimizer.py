@@ -1,18 +1,16 @@
 """LaneOptimizer: base class of the optimisers of this package."""
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypedDict, Unpack
+from typing import Any, ClassVar, TypedDict, Unpack
 
 import torch
 from torch import Tensor
 
 from ..errors import ArgumentError
-from ..model.marks import has_lanes, lane_mark
+from ..model.marks import has_lanes
 from .bucket import Bucket
-from .groups import MASKED
+from .groups import MASKED, name_of
 from .stock_states import StockStates
-
-FUSED_ON = ("cpu", "cuda")
 
 
 class StepOptions(TypedDict, total=False):
@@ -34,6 +32,10 @@ class LaneOptimizer(StockStates):
         options: see `StepOptions`.
     """
 
+    fused_on: ClassVar[tuple[str, ...]] = ()  # devices for which torch has a fused kernel
+    kernel: ClassVar[str]  # name in torch of that kernel, and the names of its states and of its options
+    kernel_states: ClassVar[tuple[str, ...]] = ()
+    kernel_options: ClassVar[tuple[str, ...]] = ()
     _memory: Tensor | None = None
 
     def __init__(self, params: Iterable[Any], settings: dict[str, Any], **options: Unpack[StepOptions]):
@@ -49,11 +51,22 @@ class LaneOptimizer(StockStates):
 
     def has_fused(self, device: str, group: dict[str, Any]) -> bool:
         """Whether torch has a fused kernel for these settings; if so, `update_fused` calls it."""
-        return False
+        return device in self.fused_on
 
-    def update_fused(self, bucket: Bucket, numbers: dict[str, Any], group: dict[str, Any]) -> None:
+    def update_fused(
+        self, bucket: Bucket, numbers: dict[str, Any], group: dict[str, Any], maximize: bool
+    ) -> None:
         """Update one bucket with torch's fused kernel. `numbers` are equal for all lanes."""
-        raise NotImplementedError
+        lr = numbers["lr"]
+        steps = [] if bucket.step is None else [[bucket.step] * len(bucket.params)]
+        getattr(torch, self.kernel)(
+            *(bucket.params, bucket.grads),
+            *[bucket.state.get(name, []) for name in self.kernel_states],
+            *steps,
+            **{**numbers, "lr": lr.float() if isinstance(lr, Tensor) else lr},  # it takes no float64 tensor
+            **{name: group.get(name, False) for name in self.kernel_options},
+            maximize=maximize,
+        )
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -68,7 +81,7 @@ class LaneOptimizer(StockStates):
                 if self._can_fuse(bucket, numbers, group):
                     if bucket.step is not None:
                         bucket.step += 1
-                    self.update_fused(bucket.real(), numbers, group)
+                    self.update_fused(bucket.real(), numbers, group, group["maximize"])
                 else:
                     self._step(bucket, numbers, group)
         return loss
@@ -150,11 +163,6 @@ class LaneOptimizer(StockStates):
         return [(t, t.index_select(0, masked)) for t in (*bucket.tensors(), *steps)]
 
 
-def name_of(parameter: Tensor) -> str:
-    mark = lane_mark(parameter)
-    return "a parameter" if mark is None else mark.path
-
-
 def by_lane(number: Any) -> bool:
     return isinstance(number, Tensor) and number.dim() > 0
 
@@ -162,8 +170,3 @@ def by_lane(number: Any) -> bool:
 def used(number: Any) -> bool:
     """Whether any lane may use this value. A tensor always counts: reading it would synchronise."""
     return isinstance(number, Tensor) or number != 0
-
-
-def single(lr: Any) -> Any:
-    """Cast a learning rate tensor to float32, as torch's fused kernels require."""
-    return lr.float() if isinstance(lr, Tensor) else lr

@@ -54,11 +54,8 @@ class _Packer:
         if isinstance(value, Mapping):
             if all(isinstance(k, str) and not k.startswith("$") for k in value):
                 return {k: self.walk(v, _below(path, k)) for k, v in value.items()}
-            return {
-                _ITEMS: [
-                    [self.walk(k, _below(path, k)), self.walk(v, _below(path, k))] for k, v in value.items()
-                ]
-            }
+            pairs = [(_below(path, k), k, v) for k, v in value.items()]
+            return {_ITEMS: [[self.walk(k, below), self.walk(v, below)] for below, k, v in pairs]}
         if isinstance(value, (list, tuple)):
             items = [self.walk(v, _below(path, i)) for i, v in enumerate(value)]
             return {_TUPLE: items} if isinstance(value, tuple) else items

@@ -1,6 +1,7 @@
 """Population: lanes of a wide model that are copied, masked and replaced, with their optimiser state."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -71,13 +72,21 @@ class Population:
         They still take part in forward and backward, but are not written.
         """
         chosen = lane_indices(lanes, self.n)
-        if len(chosen):
-            self._refuse_trunk()
+        for path, p in self.wide.named_parameters() if len(chosen) else ():
+            if p.requires_grad and not self.wide.has_lanes(path):
+                raise ArgumentError(
+                    f"{path} is one parameter for all lanes and learns from each of them, so that no lane "
+                    f"can be masked; freeze it, or leave the lane's loss out of the sum"
+                )
         self._set_active(self._active.index_fill(0, chosen, False))
 
     def unmask(self, lanes: Any = slice(None)) -> None:
         """Train these lanes again, from their current state."""
         self._set_active(self._active.index_fill(0, lane_indices(lanes, self.n), True))
+
+    def held(self) -> AbstractContextManager[Any]:
+        """Context manager in which an optimiser step leaves masked lanes unchanged."""
+        return nullcontext()
 
     def _set_active(self, active: Tensor) -> None:
         self._active = active
@@ -89,14 +98,6 @@ class Population:
         if self._optimizer is not None:
             self._active = self._optimizer.active
         self.wide.hold_lanes((~self._active).nonzero().flatten().tolist())
-
-    def _refuse_trunk(self) -> None:
-        for path, p in self.wide.named_parameters():
-            if p.requires_grad and not self.wide.has_lanes(path):
-                raise ArgumentError(
-                    f"{path} is one parameter for all lanes and learns from each of them, so that no lane "
-                    f"can be masked; freeze it, or leave the lane's loss out of the sum"
-                )
 
     def report(self, losses: Tensor, gradients: bool = False, mask: bool = False) -> dict[int, str]:
         """Return the lanes whose loss or gradient is not finite, each with the reason.
@@ -234,7 +235,12 @@ class Population:
             for p in self.wide.stacked_parameters():
                 index = chosen.to(p.device)
                 rows = p.data.index_select(0, index)
-                p.data.index_copy_(0, index, by(rows) if callable(by) else rows + _noise(rows, by, generator))
+                if callable(by):
+                    new = by(rows)
+                else:
+                    drawn = torch.randn(rows.shape, generator=generator, dtype=torch.float32)
+                    new = rows + (by * drawn).to(rows)
+                p.data.index_copy_(0, index, new)
             return
         now = self.optimizer.lane_values(what).cpu()[chosen]
         if callable(by):
@@ -250,11 +256,6 @@ class Population:
             beta = self.optimizer.limits[what].below == 1
             new = 1 - ((1 - now) * factor).clamp(max=1.0) if beta else now * factor
         self.optimizer.set_lane_values(what, new, chosen)
-
-
-def _noise(like: Tensor, scale: Any, generator: torch.Generator | None) -> Tensor:
-    drawn = torch.randn(like.shape, generator=generator, dtype=torch.float32)
-    return (scale * drawn).to(like)
 
 
 def _names() -> Sequence[str]:

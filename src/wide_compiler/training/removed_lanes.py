@@ -10,8 +10,9 @@ from torch.optim.lr_scheduler import LRScheduler
 from .. import _tree
 from .fit_options import FitOptions
 from .optimizer import LaneOptimizer
+from .population import Population
 from .schedules import LaneLambdaLR
-from .stopped_lanes import Lanes, StoppedLanes
+from .stopped_lanes import StoppedLanes, lane_states
 
 # A new number of lanes is measured and recorded again, so lanes are removed only from this stopped share on.
 SHARE = 0.5
@@ -26,7 +27,7 @@ class RemovedLanes:
             callback without `by_number = False`, or a scheduler per lane.
     """
 
-    def __init__(self, lanes: Lanes, plan: FitOptions):
+    def __init__(self, lanes: Population, plan: FitOptions):
         self.lanes, self.wide, self.total = lanes, lanes.wide, lanes.wide.n
         self.kept = list(range(self.total))  # original number of each lane in the model
         self.parked: dict[int, list[Tensor]] = {}  # removed lane -> its rows, in the order of `_homes`
@@ -36,9 +37,8 @@ class RemovedLanes:
             not isinstance(plan.scheduler, LRScheduler) or isinstance(plan.scheduler, LaneLambdaLR)
         )
         registered = bool(self.wide.registered.builders)  # their N cannot change
-        self.allowed = (
-            plan.leave and isinstance(lanes, StoppedLanes) and not (seen or scheduled or registered)
-        )
+        alone = isinstance(lanes, StoppedLanes)
+        self.allowed = plan.leave and alone and not (seen or scheduled or registered)
 
     @property
     def active(self) -> Tensor:
@@ -95,28 +95,19 @@ class RemovedLanes:
         return _tree.tree_map(lambda x: x[self.kept] if isinstance(x, Tensor) else x, batch)
 
     def _select(self, positions: list[int]) -> None:
-        assert isinstance(self.lanes, StoppedLanes)
         before, optimizer = self.wide.n, self.lanes.optimizer
-        stacked = self.wide.stacked_parameters()
-        shapes = {id(p): p.shape for p in stacked}
-        self.lanes.lanes.select(positions)
-        if isinstance(optimizer, LaneOptimizer):
+        own = isinstance(optimizer, LaneOptimizer)
+        states = [] if own or before == len(positions) else lane_states(optimizer, self.wide)
+        self.lanes.select(positions)
+        if own:
             optimizer.select_lanes(positions)
-            return
-        for p in stacked if before != len(positions) else ():
-            for name, value in optimizer.state.get(p, {}).items():
-                if isinstance(value, Tensor) and value.shape == shapes[id(p)]:
-                    optimizer.state[p][name] = value[positions]
+        for state, name in states:
+            state[name] = state[name][positions]
 
     def _homes(self) -> Iterator[tuple[Any, Any]]:
         """Yield (container, key) of every tensor with lanes: weights, buffers, optimiser state."""
         for tensor in self.wide.stacked_tensors():
             yield [tensor.data], 0
         optimizer = self.lanes.optimizer
-        if isinstance(optimizer, LaneOptimizer):
-            yield from list(optimizer._lane_tensors(hyper=True))
-            return
-        for p in self.wide.stacked_parameters():
-            for name, value in optimizer.state.get(p, {}).items():
-                if isinstance(value, Tensor) and value.shape == p.shape:
-                    yield optimizer.state[p], name
+        own = isinstance(optimizer, LaneOptimizer)
+        yield from list(optimizer._lane_tensors(True)) if own else lane_states(optimizer, self.wide)

@@ -36,23 +36,12 @@ class RMSprop(LaneOptimizer):
         centered: bool = False,
         **options: Unpack[StepOptions],
     ):
-        settings = {
-            "lr": lr,
-            "alpha": alpha,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "momentum": momentum,
-            "centered": centered,
-        }
-        super().__init__(params, settings, **options)
+        settings = {"lr": lr, "alpha": alpha, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(params, {**settings, "momentum": momentum, "centered": centered}, **options)
 
     def fresh_state(self, group: dict[str, Any]) -> dict[str, float]:
-        names = [
-            "square_avg",
-            *["momentum_buffer"] * used(group["momentum"]),
-            *["grad_avg"] * group["centered"],
-        ]
-        return dict.fromkeys(names, 0.0)
+        more = ["momentum_buffer"] * used(group["momentum"]) + ["grad_avg"] * group["centered"]
+        return dict.fromkeys(["square_avg", *more], 0.0)
 
     def update(self, bucket: Bucket, numbers: dict[str, Any], group: dict[str, Any]) -> None:
         params, state = bucket.params, bucket.state
@@ -62,9 +51,8 @@ class RMSprop(LaneOptimizer):
         average_squares_(state["square_avg"], grads, numbers["alpha"])
         if group["centered"]:
             average_(state["grad_avg"], grads, numbers["alpha"])
-            roots: Tensors = torch._foreach_addcmul(
-                state["square_avg"], state["grad_avg"], state["grad_avg"], -1.0
-            )
+            means = state["grad_avg"]
+            roots: Tensors = torch._foreach_addcmul(state["square_avg"], means, means, -1.0)
             torch._foreach_sqrt_(roots)
         else:
             roots = torch._foreach_sqrt(state["square_avg"])

@@ -12,6 +12,8 @@ from ..model import WideModel
 from .data import Shared
 from .history import History
 
+_POSITION = ("step", "epoch", "position", "epoch_began", "epoch_random")
+
 
 def run_state(loop: Any) -> dict[str, Any]:
     plan, scaler = loop.plan, loop.take_step.scaler
@@ -25,16 +27,10 @@ def run_state(loop: Any) -> dict[str, Any]:
         "active": loop.lanes.active,
         "best": loop.best.state(),
         "history": loop.history.state(),
-        "step": loop.step,
-        "epoch": loop.epoch,
-        "position": loop.position,
-        "epoch_began": loop.epoch_began,
-        "epoch_random": loop.epoch_random,
+        **{name: getattr(loop, name) for name in _POSITION},
         "random": loop._random_state(),
         "measured": used_answers(),
-        "callbacks": [
-            callback.state_dict() for callback in plan.callbacks if hasattr(callback, "state_dict")
-        ],
+        "callbacks": [c.state_dict() for c in plan.callbacks if hasattr(c, "state_dict")],
     }
 
 
@@ -67,7 +63,7 @@ def restore_run(loop: Any, state: Mapping[str, Any], where: str) -> None:
         callback.load_state_dict(saved)
     loop.best.load(state["best"], loop.wide._device())
     loop.history = History.of_state(state["history"])
-    for name in ("step", "epoch", "position", "epoch_began", "epoch_random"):
+    for name in _POSITION:
         setattr(loop, name, state[name])
     if loop.history.validated_at:
         loop.metrics = {name: values[-1] for name, values in loop.history.metrics.items()}
@@ -146,10 +142,10 @@ def check_optimizer(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any], 
 
 def _on_their_devices(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
     """Move tensors among the saved hyper-parameters to the devices of the current ones."""
-    groups = []
-    for group, now in zip(saved["param_groups"], optimizer.param_groups, strict=True):
-        device = now["params"][0].device
-        groups.append({name: _moved(value, now.get(name), device) for name, value in group.items()})
+    pairs = zip(saved["param_groups"], optimizer.param_groups, strict=True)
+    groups = [
+        {k: _moved(v, now.get(k), now["params"][0].device) for k, v in old.items()} for old, now in pairs
+    ]
     return {**saved, "param_groups": groups}
 
 

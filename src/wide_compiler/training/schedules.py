@@ -132,11 +132,8 @@ class _OneLane(Optimizer):
     """Holds the hyper-parameters of one lane under torch's names, for a scheduler; updates nothing."""
 
     def __init__(self, lanes: LaneOptimizer, lane: int):
-        groups = [
-            {"params": [torch.zeros(1)], **lanes.lane_numbers(i, lane)}
-            for i in range(len(lanes.param_groups))
-        ]
-        super().__init__(groups, {key: value for key, value in groups[0].items() if key != "params"})
+        numbers = [lanes.lane_numbers(i, lane) for i in range(len(lanes.param_groups))]
+        super().__init__([{"params": [torch.zeros(1)], **own} for own in numbers], numbers[0])
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Do nothing; schedulers check that it was called."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..errors import ArgumentError
 from .bucket import Bucket, Tensors, add_scaled, add_scaled_, scale_
 from .lane_numbers import LaneNumber, Limits
-from .optimizer import FUSED_ON, LaneOptimizer, StepOptions, single, used
+from .optimizer import LaneOptimizer, StepOptions, used
 
 
 class SGD(LaneOptimizer):
@@ -22,12 +22,11 @@ class SGD(LaneOptimizer):
     tensor([0.1000, 0.2000, 0.4000], dtype=torch.float64)
     """
 
-    limits = {
-        "lr": Limits(),
-        "momentum": Limits(),
-        "dampening": Limits(-math.inf),
-        "weight_decay": Limits(),
+    limits = {name: Limits() for name in ("lr", "momentum", "weight_decay")} | {
+        "dampening": Limits(-math.inf)
     }
+    fused_on, kernel, kernel_states = ("cpu", "cuda"), "_fused_sgd_", ("momentum_buffer",)
+    kernel_options = ("nesterov", "is_first_step")  # the latter is no setting, so it is False
 
     def __init__(
         self,
@@ -39,14 +38,8 @@ class SGD(LaneOptimizer):
         nesterov: bool = False,
         **options: Unpack[StepOptions],
     ):
-        settings = {
-            "lr": lr,
-            "momentum": momentum,
-            "dampening": dampening,
-            "weight_decay": weight_decay,
-            "nesterov": nesterov,
-        }
-        super().__init__(params, settings, **options)
+        settings = {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay}
+        super().__init__(params, {**settings, "nesterov": nesterov}, **options)
 
     def check_group(self, group: dict[str, Any]) -> None:
         if not group["nesterov"]:
@@ -94,18 +87,4 @@ class SGD(LaneOptimizer):
         return keep + (1 - keep) * whole.double()  # torch.where would copy scalars to the device
 
     def has_fused(self, device: str, group: dict[str, Any]) -> bool:
-        return device in FUSED_ON and not self.counts_steps(group)  # the first dampened step differs
-
-    def update_fused(self, bucket: Bucket, numbers: dict[str, Any], group: dict[str, Any]) -> None:
-        torch._fused_sgd_(
-            bucket.params,
-            bucket.grads,
-            bucket.state.get("momentum_buffer", []),
-            weight_decay=numbers["weight_decay"],
-            momentum=numbers["momentum"],
-            lr=single(numbers["lr"]),
-            dampening=0.0,
-            nesterov=group["nesterov"],
-            maximize=group["maximize"],
-            is_first_step=False,
-        )
+        return device in self.fused_on and not self.counts_steps(group)  # the first dampened step differs

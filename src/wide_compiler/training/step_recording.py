@@ -56,7 +56,10 @@ class TrainStepGuard:
         if can_record_optimizer(step.optimizer):
             self.reads = self.reads.joined([_settings_read(step.optimizer)])
             states = [step.optimizer.state, *step.optimizer.state.values()]
-            self.kept += [t for group in step.optimizer.param_groups for t in _device_tensors(group)]
+            groups = step.optimizer.param_groups
+            settings = [{k: v for k, v in group.items() if k != "params"} for group in groups]
+            # CUDA tensors among the settings, which a recording reads at their address.
+            self.kept += [x for x in _tree.flatten(settings)[0] if isinstance(x, Tensor) and x.is_cuda]
         self.states, self.tables = _contents(states), TableGuard(states)
         self.kept += [value for state in states[1:] for value in state.values() if isinstance(value, Tensor)]
         self.addresses = [*map(_data_ptr, self.kept)]
@@ -129,12 +132,6 @@ def _note_value(reads: Snapshot, value: Any, path: str) -> None:
             _note_value(reads, item, path)
     elif isinstance(value, Tensor) and not value.is_cuda:  # a CUDA graph reads the value of a CUDA tensor
         reads.note(HeldTensor, value, path=path)
-
-
-def _device_tensors(group: dict[str, Any]) -> list[Tensor]:
-    """Return the CUDA tensors among a group's hyper-parameters; a recording reads them at their address."""
-    settings = {name: value for name, value in group.items() if name != "params"}
-    return [x for x in _tree.flatten(settings)[0] if isinstance(x, Tensor) and x.is_cuda]
 
 
 def _contents(tables: Sequence[Any]) -> tuple[Any, ...]:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from ..errors import ArgumentError
-from ..model.marks import has_lanes, lane_mark
-from .groups import MASKED, RATIO
+from ..model.marks import has_lanes
+from .groups import MASKED, RATIO, name_of
 from .lane_numbers import lane_indices
 from .lane_states import LaneStates
 
@@ -83,15 +83,14 @@ class StockStates(LaneStates):
         """Yield (parameter, group, state) of a lane's state_dict for parameters with a lane axis."""
         for saved, group in zip(state_dict["param_groups"], self.param_groups, strict=True):
             for index, p in zip(saved["params"], group["params"], strict=True):
-                mark = lane_mark(p)
                 state = state_dict["state"].get(index)
-                if not state or mark is None or not mark.stacked:
+                if not state or not has_lanes(p):
                     continue
                 for name in self.fresh_state(group):
                     given = state.get(name)
                     if given is not None and given.shape != p.shape[1:]:
                         raise ArgumentError(
-                            f"lane {lane}: {name} of {mark.path} is {tuple(given.shape)}, "
+                            f"lane {lane}: {name} of {name_of(p)} is {tuple(given.shape)}, "
                             f"the members have {tuple(p.shape[1:])}"
                         )
                 yield p, group, self.own_state(dict(state))
@@ -148,8 +147,7 @@ class StockStates(LaneStates):
                 for name, tensor in state_dict["state"].get(index, {}).items():
                     right = (self.n,) if name == "step" else p.shape
                     if isinstance(tensor, Tensor) and tensor.dim() and tensor.shape != right:
-                        mark = lane_mark(p)
                         raise ArgumentError(
-                            f"{name} of {mark.path if mark else index} is {tuple(tensor.shape)}, "
+                            f"{name} of {name_of(p, index)} is {tuple(tensor.shape)}, "
                             f"the parameter is {tuple(p.shape)}"
                         )

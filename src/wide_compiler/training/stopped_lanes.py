@@ -13,7 +13,7 @@ from .optimizer import LaneOptimizer
 from .population import Population
 
 
-class StoppedLanes:
+class StoppedLanes(Population):
     """Tracks which lanes are trained, and undoes what an optimiser step does to the others.
 
     The optimiser's kernels stay the same, so the remaining lanes are bit for bit equal to a run in which none
@@ -22,27 +22,18 @@ class StoppedLanes:
     """
 
     def __init__(self, wide: WideModel, optimizer: torch.optim.Optimizer):
-        self.wide, self.optimizer = wide, optimizer
-        self.lanes = Population(wide)  # restores the buffers of masked lanes
+        super().__init__(wide)  # without the optimiser, which it would mask; restores the lanes' buffers
+        self.stock = optimizer
         if isinstance(optimizer, LaneOptimizer):
             self.mask(~optimizer.active)
 
     @property
-    def active(self) -> Tensor:
-        """Lanes that are trained: bool `[N]`."""
-        return self.lanes.active
-
-    def mask(self, lanes: Any) -> None:
-        """Freeze these lanes."""
-        self.lanes.mask(lanes)
-
-    def unmask(self, lanes: Any) -> None:
-        """Train these lanes again."""
-        self.lanes.unmask(lanes)
+    def optimizer(self) -> Any:
+        return self.stock
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Context manager for an optimiser step: restore weights and state of masked lanes on exit."""
+        """Restore weights and state of masked lanes on exit."""
         active = self.active
         if bool(active.all()):
             yield
@@ -60,22 +51,22 @@ class StoppedLanes:
 
     def _tensors(self) -> Iterator[Tensor]:
         """Yield stacked parameters and optimiser state of the same shape."""
-        for parameter in self.wide.stacked_parameters():
-            yield parameter
-            for value in self.optimizer.state.get(parameter, {}).values():
-                if isinstance(value, Tensor) and value.shape == parameter.shape:
-                    yield value
+        yield from self.wide.stacked_parameters()
+        yield from (state[name] for state, name in lane_states(self.stock, self.wide))
 
 
-Lanes = Population | StoppedLanes
+def lane_states(optimizer: torch.optim.Optimizer, wide: WideModel) -> list[tuple[dict[str, Any], str]]:
+    """Return (state, name) of the optimiser's tensors that have the shape of their stacked parameter."""
+    states = [(p, optimizer.state[p]) for p in wide.stacked_parameters() if p in optimizer.state]
+    return [
+        (state, name)
+        for p, state in states
+        for name, value in state.items()
+        if isinstance(value, Tensor) and value.shape == p.shape
+    ]
 
 
-def held(lanes: Lanes) -> Any:
-    """Return a context manager in which an optimiser step leaves masked lanes unchanged."""
-    return lanes.held() if isinstance(lanes, StoppedLanes) else contextlib.nullcontext()
-
-
-def lanes_of(wide: WideModel, optimizer: torch.optim.Optimizer | Population) -> Lanes:
+def lanes_of(wide: WideModel, optimizer: torch.optim.Optimizer | Population) -> Population:
     """Return the population itself, or `StoppedLanes` of an optimiser over the parameters of `wide`."""
     if isinstance(optimizer, Population):
         if optimizer.wide is not wide:

@@ -76,13 +76,8 @@ def _widened(reduce: Callable) -> Callable:
     def reduced(placement: Any, local: Tensor, *rest: Any) -> Tensor:
         if local.dtype not in WITHOUT_NAME:
             return reduce(placement, local, *rest)
-        wide = (
-            torch.complex64
-            if local.is_complex()
-            else torch.float32
-            if local.is_floating_point()
-            else torch.int64
-        )
+        real = torch.float32 if local.is_floating_point() else torch.int64
+        wide = torch.complex64 if local.is_complex() else real
         return reduce(placement, local.to(wide), *rest).to(local.dtype)
 
     return reduced

@@ -64,7 +64,9 @@ class CompiledRegion:
     ) -> None:
         self.steps, self.templates, self.floats, self.ways = steps, templates, floats, ways
         self.outside = len(operands)
-        self._check_steps()
+        for template, *_ in steps:
+            if template != SETTLE and written_positions(templates[template].func):
+                raise Uncompilable(f"it writes to a tensor ({templates[template].name})")
         self._divide(live)
         self.layouts = layouts(operands)
         self._specs: list[Any] = []
@@ -86,11 +88,6 @@ class CompiledRegion:
         }
 
     # ---- the compiled part
-
-    def _check_steps(self) -> None:
-        for template, *_ in self.steps:
-            if template != SETTLE and written_positions(self.templates[template].func):
-                raise Uncompilable(f"it writes to a tensor ({self.templates[template].name})")
 
     def _divide(self, live: tuple[int, ...]) -> None:
         """Choose the results of the compiled part and the steps that run after it."""
@@ -147,12 +144,7 @@ def _shard(value: Any) -> Tensor:
 
 
 def layouts(operands: list) -> list[tuple]:
-    """Return what must be equal for the traced ops to apply to these operands."""
-    return [_layout(v) for v in operands]
-
-
-def _layout(value: Any) -> tuple:
-    """Return placement, and shape, stride and dtype of the local shard."""
-    spec = value.current()._spec if isinstance(value, ShardedValue) else None
-    shard = _shard(value)
-    return spec, shard.shape, shard.stride(), shard.dtype
+    """Return what must be equal for the traced ops to apply: placement, and the local shard's metadata."""
+    specs = [v.current()._spec if isinstance(v, ShardedValue) else None for v in operands]
+    shards = map(_shard, operands)
+    return [(spec, x.shape, x.stride(), x.dtype) for spec, x in zip(specs, shards, strict=True)]

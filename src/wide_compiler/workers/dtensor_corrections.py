@@ -113,7 +113,7 @@ def beyond_rules(func: Op, indices: Any) -> bool:
 INDEXING = {aten.index.Tensor, aten.index_put.default, aten._unsafe_index_put.default}
 # Replacements for DTensor's rules.
 OWN_RULES: dict[Op, Callable] = {
-    aten.mean.default: moments.mean_of_all,
+    aten.mean.default: moments.mean,
     aten.mean.dim: moments.mean,
     aten.mse_loss.default: moments.mse_loss,
     aten.var.correction: moments.var,

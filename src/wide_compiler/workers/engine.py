@@ -10,14 +10,17 @@ import itertools
 import os
 import threading
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .callsite import user_place
 from .errors import NoWorkers, WorkerFailed
 from .failures import Failures
-from .regions import Regions
-from .stream import Mesh, Pool, Stream, StreamWatcher
+from .regions import HeldInstruction, Regions
+from .stream import Mesh, Pool, Stream
 from .wire import NoAnswer, dump
+
+if TYPE_CHECKING:
+    from ..observe.endpoint import WorkerWatch
 
 # Instructions that may be sent while a region is open, in any order relative to its ops.
 _BESIDE_REGIONS = {"template", "mesh"}
@@ -91,25 +94,22 @@ class Engine(Stream):
         what: str = "",
         inputs: tuple[int, ...] = (),
         outputs: tuple[int, ...] = (),
+        each: Sequence[tuple] = (),
     ) -> None:
-        """Add one instruction for these workers; raises failures of earlier instructions."""
+        """Add one instruction for these workers; raises failures of earlier instructions.
+
+        each: the content for each of the workers, if they differ.
+        """
         self.recorded += 1
         with self.lock:
             self.failures.check(inputs)
             regions = self.regions
+            new = HeldInstruction(kind, content, workers, what or kind, inputs, outputs, user_place())
             if regions.name is not None and kind not in _BESIDE_REGIONS:
-                if regions.hold(kind, content, workers, what, inputs, outputs):
+                if regions.hold(new):
                     return
                 regions.cut(f"it holds a {_WORDS.get(kind, kind)}")
-            self.send(kind, content, workers, what or kind, inputs, outputs, user_place())
-
-    def record_each(self, kind: str, contents: Sequence[tuple], mesh: Mesh, outputs: tuple[int, ...]) -> None:
-        """Add one instruction with a separate content for each worker of the mesh."""
-        self.recorded += 1
-        with self.lock:
-            self.failures.check(())
-            self.regions.cut(f"it holds a {_WORDS.get(kind, kind)}")
-            self.send_each(kind, contents, mesh, outputs)
+            self.send(*new, each=each)
 
     # ---- replies
 
@@ -129,13 +129,12 @@ class Engine(Stream):
         self.flush()
         return self._wait(request)
 
-    def ask_each(self, kind: str, content: tuple = (), contents: Sequence[tuple] | None = None) -> list[Any]:
-        """Ask every worker; returns the replies in order of rank."""
+    def ask_each(self, kind: str, contents: Sequence[tuple] = ()) -> list[Any]:
+        """Ask every worker, each with its content if given; returns the replies in order of rank."""
         requests = [next(self.requests) for _ in self.everyone]
         with self.lock:
             for worker, request in zip(self.everyone, requests, strict=True):
-                own = content if contents is None else contents[worker]
-                self.record(kind, (*own, request), (worker,))
+                self.record(kind, (*(contents[worker] if contents else ()), request), (worker,))
             self.flush()
         return [self._wait(request) for request in requests]
 
@@ -218,20 +217,9 @@ class Engine(Stream):
         )
         self.pool.abandon()
 
-    # ---- used by Stream
-
-    def held_back(self) -> bool:
-        return self.regions.held()
-
-    def check(self) -> None:
-        self.failures.check(())
-
-    def forget_dead(self, number: int) -> None:
-        self.failures.dead.pop(number, None)
-
     # ---- observation
 
-    def watch(self, watcher: StreamWatcher | None) -> None:
+    def watch(self, watcher: WorkerWatch | None) -> None:
         """Report instructions and workers' statistics to `watcher` from now on; None turns it off."""
         self.watcher = watcher
         for worker in self.everyone:

@@ -8,10 +8,11 @@ failure ends the run.
 
 from __future__ import annotations
 
+import copy
 import os
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..config import variable
 from .errors import WorkerDied, WorkerFailed, WorkerHung
@@ -38,15 +39,15 @@ class Failures:
         self.dead: dict[int, WorkerFailed] = {}
         self.hang_seconds = float(os.environ.get(variable("HANG_SECONDS"), "600"))
         self.silence_seconds = float(os.environ.get(variable("SILENCE_SECONDS"), "60"))
-        self._first: Exception | None = None
+        self._ended = False
         self._ending = threading.RLock()
         self._error: WorkerFailed | None = None  # raised at the next check
         self._reports: dict[int, tuple[int, str, str, str]] = {}
         self._first_report = 0.0
-        now = time.monotonic()
-        self._current = [0] * engine.pool.size
-        self._heard = [now] * engine.pool.size
-        self._moved = [now] * engine.pool.size
+        self._current: list[int] = []
+        self._heard: list[float] = []
+        self._moved: list[float] = []
+        self.more_workers(engine.pool.size)
 
     def pending(self) -> bool:
         return self.fatal is not None or self._error is not None
@@ -57,11 +58,11 @@ class Failures:
             error, self._error = self._error, None
             raise error
         if self.fatal is not None:
-            raise _again(self.fatal)
+            raise copy.copy(self.fatal)  # with its own traceback
         if self.dead:
             for number in inputs:
                 if number in self.dead:
-                    raise _again(self.dead[number])
+                    raise copy.copy(self.dead[number])
 
     # ---- called from the pool's threads
 
@@ -75,15 +76,10 @@ class Failures:
             self._judge()
 
     def worker_gone(self, worker: int) -> None:
-        why = self.engine.pool.why_gone(worker)
-        self._end(WorkerDied(f"worker {worker} died {self._where(worker)}{why}; {_REMEDY}", worker))
+        self._end(worker, f"died {self._where(worker)}{self.engine.pool.why_gone(worker)}")
 
     def broken(self, worker: int, why: str) -> None:
-        self._end(
-            WorkerDied(
-                f"worker {worker} can no longer be heard {self._where(worker)}: {why}; {_REMEDY}", worker
-            )
-        )
+        self._end(worker, f"can no longer be heard {self._where(worker)}: {why}")
 
     def more_workers(self, count: int) -> None:
         now = time.monotonic()
@@ -108,24 +104,13 @@ class Failures:
         for worker, heard in enumerate(self._heard):
             silent = now - heard
             if silent > self.silence_seconds:
-                self._end(
-                    WorkerHung(
-                        f"worker {worker} has been silent for {silent:.0f} s "
-                        f"{self._where(worker)}; {_REMEDY}",
-                        worker,
-                    )
+                return self._end(
+                    worker, f"has been silent for {silent:.0f} s {self._where(worker)}", WorkerHung
                 )
-                return
-            busy = self._unfinished(worker) is not None
-            if busy and now - self._moved[worker] > self.hang_seconds and worker not in self._reports:
-                self._end(
-                    WorkerHung(
-                        f"worker {worker} has been at one instruction for {now - self._moved[worker]:.0f} s "
-                        f"{self._where(worker)}; {_REMEDY}",
-                        worker,
-                    )
-                )
-                return
+            busy, still = self._unfinished(worker) is not None, now - self._moved[worker]
+            if busy and still > self.hang_seconds and worker not in self._reports:
+                what = f"has been at one instruction for {still:.0f} s {self._where(worker)}"
+                return self._end(worker, what, WorkerHung)
             if not busy:
                 self._moved[worker] = now
 
@@ -143,13 +128,8 @@ class Failures:
         past = [w for w in instruction.workers if self._current[w] > seq or done[w] >= seq]
         waited = time.monotonic() - max(self._first_report, *[self._moved[w] for w in instruction.workers])
         if past or waited > _GRACE_SECONDS:  # a worker may still be on its way to the instruction
-            self._end(
-                WorkerDied(
-                    f"worker {worker} alone failed in {instruction.what} at {instruction.place} "
-                    f"({kind}: {text}); the workers no longer agree and were stopped; {_REMEDY}\n{trace}",
-                    worker,
-                )
-            )
+            what = f"alone failed in {instruction.what} at {instruction.place} ({kind}: {text}); the workers"
+            self._end(worker, f"{what} no longer agree and were stopped", trace=f"\n{trace}")
 
     def _forgive(self, failed: InFlight, kind: str, text: str) -> None:
         """Mark the values that depend on a program's error as dead, and let the workers continue."""
@@ -168,12 +148,12 @@ class Failures:
 
     # ---- ending the run, and error texts
 
-    def _end(self, error: Exception) -> None:
+    def _end(self, worker: int, what: str, kind: type[WorkerDied] = WorkerDied, trace: str = "") -> None:
         with self._ending:
-            if self._first is None:
-                self._first = error  # later errors are consequences of the first
+            if not self._ended:
+                self._ended = True  # later errors are consequences of the first
                 self.engine.pool.kill()  # first, so that no process is left when the error is seen
-                self.fatal = error
+                self.fatal = kind(f"worker {worker} {what}; {_REMEDY}{trace}", worker)
         with self.engine.news:
             self.engine.news.notify_all()
 
@@ -193,9 +173,3 @@ class Failures:
 
 
 _REMEDY = "wide_compiler.signals.restart(checkpoint) brings the workers back"
-
-
-def _again(error: Exception) -> Exception:
-    """Return a copy of the error with its own traceback."""
-    kind: Any = type(error)
-    return kind(error.args[0], error.worker) if isinstance(error, WorkerDied) else kind(*error.args)

@@ -2,37 +2,28 @@
 network.
 """
 
-import traceback
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from .script_state import follow, settings
+from .stream import Pool
 from .wire import load
 from .worker import Worker
-from .worker_state import Poisoned
 
 
-class InProcessPool:
-    """A pool of one worker that runs each batch immediately."""
+class InProcessPool(Pool):
+    """A pool of one worker that runs each batch immediately and stands in for any number.
 
-    payloads: str | None = None
-    size = 1
+    A fork of the script has its own copy of the values, so it need not abandon them.
+    """
 
     def __init__(self) -> None:
-        self.on_message: Callable[[int, tuple], None] = lambda worker, message: None
-        self.on_gone: Callable[[int], None] = lambda worker: None
-        self.on_tick: Callable[[], None] = lambda: None
-        self.on_broken: Callable[[int, str], None] = lambda worker, why: None
-        self.pids: list[int] = []
+        super().__init__(1)
         self._worker = Worker(0, torch.device("cpu"), self._reply)
         self._current = 0
         self._settings = settings()
-
-    def start(self) -> None:
-        """Do nothing; there is no process to start."""
 
     def _reply(self, request: int, payload: Any) -> None:
         self.on_message(0, ("result", request, payload, self._current))
@@ -47,38 +38,12 @@ class InProcessPool:
         # worker's ops.
         with torch.no_grad(), _disable_current_modes():
             for instruction in batch:
-                self._run(instruction)
+                self._current = instruction[1]
+                self._worker.run(instruction, lambda *failure: self.on_message(0, ("failed", *failure)))
         self._settings = settings()
         follow(script)
         torch.random.set_rng_state(state)
         self.on_message(0, ("ack", batch[-1][1]))
 
-    def _run(self, instruction: tuple) -> None:
-        self._current = instruction[1]
-        try:
-            self._worker.execute(instruction)
-        except Poisoned:
-            self._worker.poison(instruction)
-        except Exception as error:  # an op may raise anything; report all of it to the engine
-            self.on_message(
-                0, ("failed", instruction[1], type(error).__name__, str(error), traceback.format_exc())
-            )
-            self._worker.poison(instruction)
-
-    def watched(self) -> bool:
-        return True
-
-    def grow(self, devices: list[str], meet: Callable[[dict], None]) -> None:
-        """Do nothing: one worker stands in for any number."""
-
-    def abandon(self) -> None:
-        """Do nothing: a fork has its own copy of the values."""
-
-    def why_gone(self, worker: int) -> str:
-        return ""
-
     def stop(self) -> None:
         self._worker.values.clear()
-
-    def kill(self) -> None:
-        self.stop()

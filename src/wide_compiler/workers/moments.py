@@ -23,10 +23,6 @@ def mean(x: Tensor, dim: Any = None, keepdim: bool = False, dtype: Any = None) -
     return total / count if count else total / 0.0
 
 
-def mean_of_all(x: Tensor, dtype: Any = None) -> Tensor:
-    return mean(x, dtype=dtype)
-
-
 def mse_loss(x: Tensor, y: Tensor, reduction: int = 1) -> Tensor:
     squares = (x - y) ** 2
     if reduction == 0:

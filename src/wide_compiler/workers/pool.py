@@ -16,13 +16,14 @@ from multiprocessing.connection import Connection
 from typing import Any, cast
 
 from .errors import WorkerDied
+from .stream import Pool
 from .wire import WorkerListener, load
 
 START_SECONDS = 180.0
 _TICK_SECONDS = 0.5
 
 
-class ConnectedPool(ABC):
+class ConnectedPool(Pool, ABC):
     """`size` workers that connect to this process and authenticate with the run's secret.
 
     on_message(worker, message), on_gone(worker) and on_broken(worker, why) are called from the reader thread;
@@ -30,15 +31,8 @@ class ConnectedPool(ABC):
     thread has ended.
     """
 
-    payloads: str | None = None  # folder for large tensors if script and workers share memory
-
     def __init__(self, size: int) -> None:
-        self.size = size
-        self.on_message: Callable[[int, tuple], None] = lambda worker, message: None
-        self.on_gone: Callable[[int], None] = lambda worker: None
-        self.on_tick: Callable[[], None] = lambda: None
-        self.on_broken: Callable[[int, str], None] = lambda worker, why: None
-        self.pids: list[int] = []  # on their own machines, by rank
+        super().__init__(size)
         self._stopping = False
         self._connections: dict[int, Connection] = {}
         # Guards against closing a connection during a write, when its file descriptor may be reused.
@@ -54,10 +48,6 @@ class ConnectedPool(ABC):
     @abstractmethod
     def _failed_start(self) -> tuple[int, str] | None:
         """Return the rank of a worker that ended before it was ready, and the reason; None if all run."""
-
-    @abstractmethod
-    def stop(self) -> None:
-        """Ask the workers to leave, and kill those that do not."""
 
     @abstractmethod
     def _kill_workers(self) -> None:
@@ -129,18 +119,12 @@ class ConnectedPool(ABC):
             )
 
     def start(self) -> None:
-        """Start delivering messages."""
         self._reader.start()
         self._watch.start()
 
     def post(self, worker: int, data: bytes) -> None:
-        """Send a message. A worker that is gone is reported through `on_gone`, not here."""
         with self._writing[worker], contextlib.suppress(OSError):
             self._connections[worker].send_bytes(data)
-
-    def why_gone(self, worker: int) -> str:
-        """Return what is known about why a worker ended, as text to append to an error."""
-        return ""
 
     def _read(self) -> None:
         """Read messages until the pool stops. It shares the GIL with the script, so it must stay short."""
@@ -161,7 +145,6 @@ class ConnectedPool(ABC):
                 self.on_broken(0, f"the watch over the workers failed with {type(error).__name__}: {error}")
 
     def watched(self) -> bool:
-        """Return whether a worker that hangs would be detected."""
         return self._watch.is_alive() and self._reader.is_alive()
 
     def _listen(self) -> None:
@@ -192,7 +175,6 @@ class ConnectedPool(ABC):
         self.on_message(rank, message)
 
     def kill(self) -> None:
-        """Kill every worker."""
         self._stopping = True
         self._ended.set()
         self._kill_workers()
@@ -217,7 +199,6 @@ class ConnectedPool(ABC):
                 left.discard(number)
 
     def abandon(self) -> None:
-        """In a fork of the script, close the connections, which belong to the parent."""
         for connection in self._connections.values():
             connection.close()
         self.pids, self._connections = [], {}

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import torch.distributed as dist
 
-from ..errors import MissingExtraError, one_line
+from ..errors import needs, one_line
 from .errors import ClusterError
 from .pool import START_SECONDS, ConnectedPool
 
@@ -53,7 +53,7 @@ class RayPool(ConnectedPool):
 
     def __init__(self, size: int, cluster: Cluster) -> None:
         super().__init__(size)
-        self._ray = _import_ray()
+        self._ray: Any = needs("ray", "ray")
         self._actors: list[Any] = []
         self._ends: list[Any] = []  # futures of `WorkerActor.serve`, one for each actor
         self._groups: list[Any] = []
@@ -96,8 +96,9 @@ class RayPool(ConnectedPool):
         group = self._ray.util.placement_group([bundle] * count, strategy=cluster.strategy)
         if not group.wait(cluster.wait):
             self._ray.util.remove_placement_group(group)
+            amounts = " and ".join(f"{amount:g} {name}" for name, amount in bundle.items())
             raise ClusterError(
-                f"no room for {count} workers of {_amounts(bundle)} each ({cluster.strategy}) within "
+                f"no room for {count} workers of {amounts} each ({cluster.strategy}) within "
                 f"{cluster.wait:.0f} s: {_room(self._ray)}; ask for fewer workers, add machines, or wait "
                 "longer with ray_workers(wait=...)"
             )
@@ -244,31 +245,12 @@ def check_versions(rank: int, theirs: dict[str, str]) -> None:
 def _room(ray: Any) -> str:
     """Return the cluster's total and free resources as text."""
     total, free = ray.cluster_resources(), ray.available_resources()
-    parts = [
-        f"{name} {total[name]:g} in all, {free.get(name, 0):g} free"
-        for name in ("CPU", "GPU")
-        if name in total
-    ]
+    names = [name for name in ("CPU", "GPU") if name in total]
+    parts = [f"{name} {total[name]:g} in all, {free.get(name, 0):g} free" for name in names]
     machines = len([node for node in ray.nodes() if node["Alive"]])
     return f"the cluster has {', '.join(parts)}, on {machines} machine(s)"
-
-
-def _amounts(bundle: dict[str, float]) -> str:
-    return " and ".join(f"{amount:g} {name}" for name, amount in bundle.items())
 
 
 def _told(error: Exception) -> str:
     """Return Ray's message on one line, without empty lines, at most 600 characters."""
     return "; ".join(line.strip() for line in str(error).splitlines() if line.strip())[:600]
-
-
-def _import_ray() -> Any:
-    try:
-        import ray
-    except ModuleNotFoundError as missing:
-        if missing.name != "ray":
-            raise
-        raise MissingExtraError(
-            "Ray workers need ray: pip install 'wide_compiler[ray]'", name="ray"
-        ) from missing
-    return ray

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from .callsite import CallSite, user_place
+from .callsite import CallSite
 from .templates import SETTLE
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Regions:
         self.reasons: dict[str, str] = {}
         self._numbers: dict[tuple, int] = {}
         self._next = 0
-        self._held: list[HeldInstruction] = []
+        self.held: list[HeldInstruction] = []
 
     def open(self, name: str) -> None:
         if self.name is not None:
@@ -60,46 +60,38 @@ class Regions:
         self.name = name
         self.reasons.pop(name, None)
 
-    def hold(
-        self, kind: str, content: tuple, workers: tuple[int, ...], what: str, inputs: tuple, outputs: tuple
-    ) -> bool:
+    def hold(self, new: HeldInstruction) -> bool:
         """Add an op to the region; returns False if it cannot belong to one."""
-        if kind not in ("op", "settle"):
+        if new.kind not in ("op", "settle"):
             return False
-        if self._held and self._held[0].workers != workers:
+        if self.held and self.held[0].workers != new.workers:
             self.cut("it runs on more than one set of workers")
-        self._held.append(HeldInstruction(kind, content, workers, what, inputs, outputs, user_place()))
+        self.held.append(new)
         return True
 
-    def held(self) -> bool:
-        return bool(self._held)
-
-    def cut(self, reason: str) -> None:
+    def cut(self, reason: str | None) -> None:
         """Send the held ops; what follows is another region of the same context."""
-        if self.name is not None:
-            self.reasons[self.name] = reason
-            self._send(self.name)
-
-    def close(self, reason: str | None = None) -> None:
-        """Send the held ops and close the region."""
         if self.name is not None:
             if reason is not None:
                 self.reasons[self.name] = reason
             self._send(self.name)
-            self.name, self.backward = None, False
+
+    def close(self, reason: str | None = None) -> None:
+        """Send the held ops and close the region."""
+        self.cut(reason)
+        self.name, self.backward = None, False
 
     def _send(self, name: str) -> None:
         with self.engine.lock:
-            # Keep `_held` until all is sent: `held_back` prevents frees, and the region may use values that
-            # are freed after it.
-            self._send_held(name, self._held)
-            self._held = []
+            # Clear `held` last: it prevents frees, and the region may use values that are freed after it.
+            self._send_held(name, self.held)
+            self.held = []
 
     def _send_held(self, name: str, held: list[HeldInstruction]) -> None:
         """Send the ops as a region, by number if the workers know it."""
         if len(held) < _WORTH:
             for h in held:
-                self.engine.send(h.kind, h.content, h.workers, h.what, h.inputs, h.outputs, h.place)
+                self.engine.send(*h)
             return
         steps = [h.step() for h in held]
         made = [out for _, _, outputs, _ in steps for out in outputs]

@@ -5,11 +5,12 @@ import os
 import queue
 import threading
 import time
-import traceback
+from array import array
 from collections import deque
 from datetime import timedelta
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,8 +18,6 @@ import torch.distributed as dist
 
 from .wire import NoAnswer, dump, interface_of, load, own_address, tune
 from .worker import Worker
-from .worker_state import Poisoned
-from .worker_stats import take_spans, take_stats
 
 # Intervals of heartbeats and of acknowledgements with up to _FEW_WORKERS workers; longer with more.
 _BEAT_SECONDS = 0.5
@@ -83,23 +82,16 @@ class Service:
 
     def work(self, worker: Worker) -> None:
         while True:
-            batch = self.next_batch()
-            if self.spans is None:
-                for instruction in batch:
-                    self.current = instruction[1]
-                    self.run_one(worker, instruction)
-            else:
-                self.run_timed(worker, batch, self.spans)
+            batch, spans = self.next_batch(), self.spans
+            for instruction in batch:
+                self.current = seq = instruction[1]
+                start = time.time()
+                worker.run(instruction, self.report)
+                if spans is not None:
+                    spans.append((seq, start, time.time()))
             waited = time.monotonic() - self.said_at
             if waited > self.ack_seconds or self.current - self.said > _ACK_INSTRUCTIONS:
                 self.acknowledge()
-
-    def run_timed(self, worker: Worker, batch: list[tuple], spans: deque) -> None:
-        for instruction in batch:
-            self.current = seq = instruction[1]
-            start = time.time()
-            self.run_one(worker, instruction)
-            spans.append((seq, start, time.time()))
 
     def next_batch(self) -> list[tuple]:
         """Return the next batch, waiting for it.
@@ -124,16 +116,33 @@ class Service:
         self.ack_seconds = _ACK_SECONDS * self.interval_factor()
         self.send("ack", self.current)
 
-    def run_one(self, worker: Worker, instruction: tuple) -> None:
-        """Run an instruction; after a failure wait until the script has heard from every other worker."""
-        try:
-            worker.execute(instruction)
-        except Poisoned:
-            worker.poison(instruction)
-        except Exception as error:  # an op may raise anything; report all of it to the script
-            self.send("failed", instruction[1], type(error).__name__, str(error), traceback.format_exc())
-            self.verdicts.get()
-            worker.poison(instruction)
+    def report(self, *failure: Any) -> None:
+        """Report a failure, and wait until the script has heard from every other worker."""
+        self.send("failed", *failure)
+        self.verdicts.get()
+
+
+def take_spans(spans: deque[tuple[float, float, float]]) -> bytes:
+    """Remove the finished instructions from `spans`; returns (number, start, end) each, as packed doubles."""
+    taken = array("d")
+    for _ in range(len(spans)):  # fixed count: spans added meanwhile are taken next time
+        taken.extend(spans.popleft())
+    return taken.tobytes()
+
+
+def take_stats(worker: Worker) -> dict[str, Any]:
+    """Return current counters and sizes; reads a running worker without stopping it."""
+    if worker.device.type == "cuda":
+        memory = torch.cuda.memory_allocated(worker.device)
+    else:  # resident
+        memory = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return {
+        "ops": sum(list(worker.instructions.values())),
+        "bytes_sent": worker.bytes_sent,
+        "live_tensors": len(worker.values),
+        "memory": memory,
+        "device": str(worker.device),
+    }
 
 
 def serve(setup: dict) -> int:
@@ -159,7 +168,11 @@ def serve(setup: dict) -> int:
     threading.Thread(target=service.beat, args=(worker,), daemon=True).start()
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    _use_interface(interface_of(own_address(connection)))
+    name = interface_of(own_address(connection))
+    if name is not None:  # the script's network interface for collectives, unless the environment sets one
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+        if name != "lo":  # NCCL needs no network within one machine
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", name)
     meet(setup["rank"], setup)
     service.send("ready")
     service.work(worker)
@@ -178,14 +191,6 @@ def meet(rank: int, setup: dict) -> None:
             world_size=setup["world"],
             timeout=timedelta(hours=12),  # the script detects a hung peer, not the collective
         )
-
-
-def _use_interface(name: str | None) -> None:
-    """Use the script's network interface for collectives, unless the environment sets one."""
-    if name is not None:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
-        if name != "lo":  # NCCL needs no network within one machine
-            os.environ.setdefault("NCCL_SOCKET_IFNAME", name)
 
 
 def _find_store(setup: dict) -> dist.Store:

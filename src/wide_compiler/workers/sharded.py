@@ -186,10 +186,9 @@ def _plainly_laid_out(result: Any) -> Any:
         return (
             type(result)([_plainly_laid_out(r) for r in result]) if type(result) in (list, tuple) else result
         )
-    odd = [
-        p for p in result.placements if p.is_partial() and (type(p) is not Partial or p.reduce_op != "sum")
-    ]
-    return reduced(result) if odd else result
+    partial = [p for p in result.placements if p.is_partial()]
+    plain = all(type(p) is Partial and p.reduce_op == "sum" for p in partial)
+    return result if plain else reduced(result)
 
 
 def _fits_its_layout(x: Any) -> bool:

@@ -7,13 +7,18 @@ from __future__ import annotations
 
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
-from .callsite import CallSite, user_place
+from .callsite import CallSite
 from .wire import dump
+
+if TYPE_CHECKING:
+    from ..observe.endpoint import WorkerWatch
+    from ..signals.steps import StepRecorder
+    from .failures import Failures
+    from .regions import Regions
 
 _BATCH = 64  # instructions per message; more with many workers, since each is written to
 _FLUSH_SECONDS = 0.004  # how long an instruction may wait for its batch to fill
@@ -21,40 +26,47 @@ _FEW_WORKERS = 128
 _WINDOW = 4096  # instructions that may be in flight to the slowest worker
 
 
-class Pool(Protocol):
-    """The interface of a pool of workers; see `pool.ConnectedPool`."""
+class Pool:
+    """A pool of `size` workers, as the engine sees it. The engine sets the callbacks."""
 
-    size: int
-    payloads: str | None  # folder for large tensors if script and workers share memory
-    pids: list[int]
-    on_message: Any
-    on_gone: Any
-    on_tick: Any
-    on_broken: Any
+    payloads: str | None = None  # folder for large tensors if script and workers share memory
 
-    def start(self) -> None: ...
-    def post(self, worker: int, data: bytes) -> None: ...
-    def watched(self) -> bool: ...
-    def grow(self, devices: list[str], meet: Any) -> None: ...
-    def abandon(self) -> None: ...
-    def why_gone(self, worker: int) -> str: ...
-    def stop(self) -> None: ...
-    def kill(self) -> None: ...
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.on_message: Callable[[int, tuple], None] = lambda worker, message: None
+        self.on_gone: Callable[[int], None] = lambda worker: None
+        self.on_tick: Callable[[], None] = lambda: None
+        self.on_broken: Callable[[int, str], None] = lambda worker, why: None
+        self.pids: list[int] = []  # on their own machines, by rank
 
+    def start(self) -> None:
+        """Start delivering messages."""
 
-class InstructionRecorder(Protocol):
-    """Receives every instruction while a step is recorded; see `signals.steps`."""
+    def post(self, worker: int, data: bytes) -> None:
+        """Send a message. A worker that is gone is reported through `on_gone`, not here."""
+        raise NotImplementedError
 
-    freed: set[int]
+    def watched(self) -> bool:
+        """Return whether a worker that hangs would be detected."""
+        return True
 
-    def hear(self, kind: str, content: tuple, workers: tuple[int, ...], what: str) -> None: ...
+    def grow(self, devices: list[str], meet: Callable[[dict], None]) -> None:
+        """Add workers; `meet(setup)` makes the running workers join the new process group."""
 
+    def abandon(self) -> None:
+        """In a fork of the script, close the connections, which belong to the parent."""
 
-class StreamWatcher(Protocol):
-    """Receives every instruction and the workers' statistics; see `observe.watch`."""
+    def why_gone(self, worker: int) -> str:
+        """Return what is known about why a worker ended, as text to append to an error."""
+        return ""
 
-    def sent(self, seq: int, kind: str, what: str, place: CallSite | None) -> None: ...
-    def seen(self, worker: int, stats: dict[str, Any], spans: bytes) -> None: ...
+    def stop(self) -> None:
+        """Ask the workers to leave, and kill those that do not."""
+        raise NotImplementedError
+
+    def kill(self) -> None:
+        """Kill every worker."""
+        self.stop()
 
 
 class Mesh(NamedTuple):
@@ -77,11 +89,14 @@ class InFlight(NamedTuple):
     workers: tuple[int, ...]
 
 
-class Stream(ABC):
+class Stream:
     """Sends instructions in batches.
 
     freed: ids (with their workers) that nothing refers to any more; any thread may append.
     """
+
+    failures: Failures
+    regions: Regions
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
@@ -92,8 +107,8 @@ class Stream(ABC):
         self.in_flight: deque[InFlight] = deque()
         self.done = [0] * pool.size
         self.freed: deque[tuple[tuple[int, ...], int]] = deque()
-        self.recorder: InstructionRecorder | None = None  # receives every instruction and every freed id
-        self.watcher: StreamWatcher | None = None  # set while the script is observed
+        self.recorder: StepRecorder | None = None  # receives every instruction and every freed id
+        self.watcher: WorkerWatch | None = None  # set while the script is observed
         self._pending: list[tuple[tuple[int, ...], tuple]] = []
         self._first_pending = 0.0
         self.waits_for_room = False
@@ -104,18 +119,6 @@ class Stream(ABC):
         larger = max(1.0, len(self.everyone) / _FEW_WORKERS)
         self._batch, self._flush_seconds = int(_BATCH * larger), _FLUSH_SECONDS * larger
 
-    @abstractmethod
-    def held_back(self) -> bool:
-        """Return whether instructions are held back that are not yet part of the stream."""
-
-    @abstractmethod
-    def check(self) -> None:
-        """Raise the error of a failed instruction or worker."""
-
-    @abstractmethod
-    def forget_dead(self, number: int) -> None:
-        """Drop the failure record of an id that was freed."""
-
     def send(
         self,
         kind: str,
@@ -125,8 +128,12 @@ class Stream(ABC):
         inputs: tuple[int, ...] = (),
         outputs: tuple[int, ...] = (),
         place: CallSite | None = None,
+        each: Sequence[tuple] = (),
     ) -> None:
-        """Append one instruction; it is sent with the next batch."""
+        """Append one instruction; it is sent with the next batch, or at once if each worker has its content.
+
+        each: the content for each of the workers, if they differ.
+        """
         self.seq = seq = self.seq + 1
         if self.recorder is not None:
             self.recorder.hear(kind, content, workers, what)
@@ -134,29 +141,20 @@ class Stream(ABC):
         if self.watcher is not None:
             self.watcher.sent(seq, kind, what, place)
         pending = self._pending
+        if each:
+            pending += [((w,), (kind, seq, *own)) for w, own in zip(workers, each, strict=True)]
+            self.flush()
+            return
         pending.append((workers, (kind, seq, *content)))
         if len(pending) == 1:
             self._first_pending = time.monotonic()
         elif len(pending) >= self._batch or time.monotonic() - self._first_pending > self._flush_seconds:
             self.flush()
 
-    def send_each(self, kind: str, contents: Sequence[tuple], mesh: Mesh, outputs: tuple[int, ...]) -> None:
-        """Append one instruction with a separate content for each worker of the mesh, and flush."""
-        self.seq += 1
-        place = user_place()
-        if self.recorder is not None:
-            self.recorder.hear(kind, contents[0], mesh.workers, kind)
-        self.in_flight.append(InFlight(self.seq, kind, kind, place, (), outputs, mesh.workers))
-        if self.watcher is not None:
-            self.watcher.sent(self.seq, kind, kind, place)
-        for worker, content in zip(mesh.workers, contents, strict=True):
-            self._pending.append(((worker,), (kind, self.seq, *content)))
-        self.flush()
-
     def flush(self) -> None:
         """Send the pending instructions."""
         with self.lock:
-            if self.held_back():
+            if self.regions.held:
                 return  # a held-back op may use values that would be freed
             self._collect_garbage()
             if not self._pending:
@@ -181,7 +179,7 @@ class Stream(ABC):
             dead.setdefault(workers, []).append(number)
             if self.recorder is not None:
                 self.recorder.freed.add(number)
-            self.forget_dead(number)
+            self.failures.dead.pop(number, None)
         for workers, numbers in dead.items():
             self.seq += 1
             self.in_flight.append(InFlight(self.seq, "free", "free", None, (), (), workers))
@@ -200,6 +198,6 @@ class Stream(ABC):
         while len(self.in_flight) > _WINDOW:
             with self.news:
                 self.news.wait(0.05)
-            self.check()
+            self.failures.check(())
             self.forget_finished()
         self.waits_for_room = False

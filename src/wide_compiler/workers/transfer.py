@@ -60,48 +60,43 @@ def exchange(
     else:
         parts = dict(zip(senders, nested_bounds(shape[axis], sides[0]), strict=True))
         wanted = dict(zip(receivers, nested_bounds(shape[axis], sides[1]), strict=True))
+
+    def part(x: Tensor, start: int, end: int) -> Tensor:
+        return x if axis is None else x.narrow(axis, start, end - start)
+
+    def room(start: int, end: int, where: torch.device | str) -> Tensor:
+        size = shape if axis is None else (*shape[:axis], end - start, *shape[axis + 1 :])
+        return torch.empty(size, dtype=dtype, device=where)
+
     through_host = dist.get_backend() == "gloo" and device.type != "cpu"
     requests: list = []
     keep: list[Tensor] = []  # buffers in flight must stay alive
-    arrived: list[tuple[Tensor, int]] = []
+    arrived: list[tuple[Tensor, Tensor]] = []  # where a part belongs, and its buffer
     sent = 0
-    held: Tensor | None = None
-    if rank in wanted:
-        size = list(shape)
-        if axis is not None:
-            size[axis] = wanted[rank][1] - wanted[rank][0]
-        held = torch.empty(size, dtype=dtype, device=device)
+    held = room(*wanted[rank], device) if rank in wanted else None
     for sender, (s0, s1) in parts.items():
         for receiver, (r0, r1) in wanted.items():
             start, end = max(s0, r0), min(s1, r1)
             if start >= end or rank not in (sender, receiver):
                 continue
-            piece = None
-            if rank == sender:
-                assert mine is not None
-                piece = mine if axis is None else mine.narrow(axis, start - s0, end - start)
-            if sender == receiver:
-                assert held is not None and piece is not None
-                (held if axis is None else held.narrow(axis, start - r0, end - start)).copy_(piece)
-            elif rank == sender:
-                assert piece is not None
+            piece = None if mine is None or rank != sender else part(mine, start - s0, end - s0)
+            goal = None if held is None or rank != receiver else part(held, start - r0, end - r0)
+            if piece is None:
+                assert goal is not None
+                buffer = room(start, end, "cpu" if through_host else device)
+                requests.append(dist.irecv(_sendable(buffer), sender))
+                arrived.append((goal, buffer))
+            elif goal is not None:
+                goal.copy_(piece)
+            else:
                 piece = piece.contiguous()
                 keep.append(piece.cpu() if through_host else piece)
                 requests.append(dist.isend(_sendable(keep[-1]), receiver))
                 sent += piece.numel() * piece.element_size()
-            else:
-                assert held is not None
-                size = list(shape)
-                if axis is not None:
-                    size[axis] = end - start
-                buffer = torch.empty(size, dtype=dtype, device="cpu" if through_host else device)
-                requests.append(dist.irecv(_sendable(buffer), sender))
-                arrived.append((buffer, start - r0))
     for request in requests:
         request.wait()
-    for buffer, offset in arrived:
-        assert held is not None
-        (held if axis is None else held.narrow(axis, offset, buffer.shape[axis])).copy_(buffer)
+    for goal, buffer in arrived:
+        goal.copy_(buffer)
     return held, sent
 
 

@@ -6,34 +6,43 @@ values are plain tensors and ops run directly; on a larger mesh they are `Sharde
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from torch.distributed.device_mesh import DeviceMesh
 
 from .collectives import count_collectives
 from .script_state import follow
+from .sharded_value import ShardedValue, axes_of
 from .templates import Template
-from .value_checkpoint import load_values, save_values
-from .worker_state import Poison, Reply, WorkerMesh
+from .worker_state import Poison, Poisoned, WorkerMesh
 from .worker_steps import StepInstructions
-
-Meet = Callable[[int, dict], None]
 
 
 class Worker(StepInstructions):
     """`execute` runs an instruction by the method `do_<kind>`."""
 
-    def __init__(self, rank: int, device: torch.device, reply: Reply, meet: Meet | None = None) -> None:
-        super().__init__(rank, device, reply)
-        self.meet = meet
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         count_collectives()
 
     def execute(self, instruction: tuple) -> None:
         """Run one instruction `(kind, seq, ...)`."""
         getattr(self, "do_" + instruction[0])(*instruction[2:])
+
+    def run(self, instruction: tuple, failed: Callable[[int, str, str, str], None]) -> None:
+        """Execute an instruction; an error is given to `failed` (number, kind, text, trace)."""
+        try:
+            return self.execute(instruction)
+        except Poisoned:
+            pass
+        except Exception as error:  # an op may raise anything; all of it is reported
+            failed(instruction[1], type(error).__name__, str(error), traceback.format_exc())
+        self.poison(instruction)
 
     def poison(self, instruction: tuple) -> None:
         """Mark the results of a failed instruction as `Poison`."""
@@ -118,7 +127,7 @@ class Worker(StepInstructions):
                 "ways": self.ways.total(),
                 **count_collectives(),
                 "op_ways": self.ways.by_op(),
-                "regions": {name: counts.as_dict() for name, counts in self.region_counts.items()},
+                "regions": {name: {**vars(counts)} for name, counts in self.region_counts.items()},
             },
         )
 
@@ -126,8 +135,20 @@ class Worker(StepInstructions):
         self.reply(request, None)
 
     def do_save(self, folder: str, ids: dict[int, str], request: int) -> None:
-        self.reply(request, save_values(folder, {n: self._get(n) for n in ids}, ids))
+        """Save these values, each worker its own shards, and reply with each value's layout."""
+        dcp.save(self._saved(ids), checkpoint_id=folder, no_dist=not dist.is_initialized())
+        values = {n: self._get(n) for n in ids}
+        self.reply(
+            request,
+            {n: axes_of(v.reduced()) if isinstance(v, ShardedValue) else () for n, v in values.items()},
+        )
 
     def do_load(self, folder: str, ids: dict[int, str], request: int) -> None:
-        load_values(folder, {n: self._get(n) for n in ids}, ids)
+        """Fill the values in place with what `do_save` wrote."""
+        with torch.no_grad():
+            dcp.load(self._saved(ids), checkpoint_id=folder, no_dist=not dist.is_initialized())
         self.reply(request, None)
+
+    def _saved(self, ids: dict[int, str]) -> dict[str, torch.Tensor]:
+        values = {name: self._get(n) for n, name in ids.items()}
+        return {name: v.reduced() if isinstance(v, ShardedValue) else v for name, v in values.items()}

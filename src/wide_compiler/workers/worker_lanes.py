@@ -89,10 +89,6 @@ class SavedGraph(NamedTuple):
 
 
 class LaneInstructions(WorkerState):
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.lane_graphs: dict[int, LocalLaneGraph] = {}
-
     def do_lane_graph(
         self, number: int, packed: bytes, bounds: dict[int, tuple[int, int]], mesh: int, axes: Axes
     ) -> None:

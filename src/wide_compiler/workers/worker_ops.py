@@ -1,4 +1,8 @@
-"""Worker instructions that run ops: on plain tensors, or by `sharded` and `writes` on `ShardedValue`s."""
+"""Worker instructions that run ops: on plain tensors, or by `sharded` and `writes` on `ShardedValue`s.
+
+Random numbers do not depend on the layout: every draw has its own seed (see `script_state`), from which all
+workers make the same whole draw, and each keeps its shard.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +13,8 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from .random_ops import draw_sharded
 from .sharded import gathered, is_view, replicated, run_op
-from .sharded_value import ShardedValue, local_of, wrap
+from .sharded_value import ShardedValue, cut, is_partial, local_of, whole_of, wrap
 from .templates import Template
 from .worker_state import WorkerState
 from .writes import write_gathered, write_op, writes, written_values
@@ -42,6 +45,35 @@ def _runs_on_shards(func: Any, operands: list[ShardedValue]) -> bool:
     first = operands[0].current()
     alike = (first.shape, first.placements)
     return all((v.current().shape, v.current().placements) == alike for v in operands)
+
+
+def draw_sharded(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """Run a random op on DTensors; the generator must have the same seed on every worker."""
+    if func is aten.native_dropout.default:
+        return _dropout(*args)
+    first = next((a for a in args if isinstance(a, DTensor)), None)
+    if first is not None and func._schema.is_mutable:
+        # In-place draws do not depend on the old values (bernoulli_.Tensor depends on its other operands).
+        whole = torch.empty(first.shape, dtype=first.dtype, device=local_of(first).device)
+        rest = [whole_of(a) if isinstance(a, DTensor) else a for a in args[1:]]
+        func(whole, *rest, **kwargs)
+        local_of(first).copy_(cut(whole, first))
+        return first
+    return gathered(func, args, kwargs)
+
+
+def _dropout(x: DTensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
+    """Apply dropout with a mask drawn for the whole tensor; the product stays sharded."""
+    if train is False or p == 0:
+        return x.clone(), torch.ones_like(x, dtype=torch.bool)
+    whole = torch.empty(x.shape, device=local_of(x).device)
+    keep = torch.bernoulli(whole.fill_(1 - p)).bool()
+    if is_partial(x):
+        mask = replicated(keep, x.device_mesh)
+    else:
+        mask = wrap(cut(keep, x).contiguous(), x, x.shape, x.stride())
+    scale = 0.0 if p == 1 else 1 / (1 - p)
+    return x * mask * scale, mask
 
 
 class OpInstructions(WorkerState):
@@ -96,9 +128,8 @@ class OpInstructions(WorkerState):
             self.ways.op = t.name
             self.ways.took("gathered")
         result = gathered(t.func, args, kwargs) if meshed else t.func(*args, **kwargs)
-        made = [
-            r for r in (result if isinstance(result, tuple | list) else [result]) if isinstance(r, Tensor)
-        ]
+        several = result if isinstance(result, tuple | list) else [result]
+        made = [r for r in several if isinstance(r, Tensor)]
         if made:
             self._keep(made, outputs[: len(made)])
             answer: Any = [(tuple(m.shape), tuple(m.stride()), str(m.dtype)) for m in made]
@@ -140,12 +171,8 @@ class OpInstructions(WorkerState):
     def _add_pending(self, t: Template, operands: list[ShardedValue]) -> Any:
         """Add gradients of several backward passes while they are still partial sums."""
         self.ways.took("local")
-        total = wrap(
-            local_of(operands[0].dtensor) + local_of(operands[1].dtensor),
-            operands[0].dtensor,
-            operands[0].dtensor.shape,
-            operands[0].dtensor.stride(),
-        )
+        first, second = operands[0].dtensor, operands[1].dtensor
+        total = wrap(local_of(first) + local_of(second), first, first.shape, first.stride())
         if t.func is aten.add_.Tensor:
             operands[0].dtensor = total  # a new tensor: another parameter may have the same gradient
             return None
@@ -159,9 +186,8 @@ class OpInstructions(WorkerState):
 
         def remake(x: Tensor, k: int | None) -> Tensor:
             args, kwargs = t.arguments([x], floats)
-            made = (
-                run_op(t.func, args, kwargs, self.ways) if isinstance(x, DTensor) else t.func(*args, **kwargs)
-            )
+            sharded = isinstance(x, DTensor)
+            made = run_op(t.func, args, kwargs, self.ways) if sharded else t.func(*args, **kwargs)
             return made if k is None else made[k]
 
         if isinstance(result, DTensor):

@@ -19,7 +19,8 @@ class PlacementInstructions(WorkerState):
     def do_put(self, out: int, mesh: int, axes: Axes, shape: tuple, dtype: str, payload: Any) -> None:
         """Store a tensor from the script; payload: this worker's shard."""
         local = read_payload(payload, getattr(torch, dtype)).to(self.device)
-        self.values[out] = self._placed(local, mesh, axes, shape)
+        devices = self.meshes[mesh].devices
+        self.values[out] = local if devices is None else ShardedValue(laid_out(local, devices, axes, shape))
 
     def do_make(self, out: int, template: int, mesh: int, axes: Axes, draw: int | None) -> None:
         """Create a tensor from no operand: computed whole, each worker keeps its shard."""
@@ -35,13 +36,8 @@ class PlacementInstructions(WorkerState):
             return
         like = laid_out(whole, devices, fitting(whole.shape, axes, grid), whole.shape)
         part = cut(whole, like)
-        self.values[out] = ShardedValue(
-            wrap(part if part is whole else part.contiguous(), like, whole.shape, whole.stride())
-        )
-
-    def _placed(self, local: Tensor, mesh: int, axes: Axes, shape: tuple) -> Any:
-        devices = self.meshes[mesh].devices
-        return local if devices is None else ShardedValue(laid_out(local, devices, axes, shape))
+        part = part if part is whole else part.contiguous()
+        self.values[out] = ShardedValue(wrap(part, like, whole.shape, whole.stride()))
 
     def do_fetch(self, number: int, request: int, reporter: int) -> None:
         """Send the whole tensor to the script, from one worker of its mesh."""
@@ -54,10 +50,8 @@ class PlacementInstructions(WorkerState):
     def do_placement(self, number: int, request: int, reporter: int) -> None:
         value = self._get(number)
         if self.rank == reporter:
-            held = (
-                [str(p) for p in value.current().placements] if isinstance(value, ShardedValue) else ["whole"]
-            )
-            self.reply(request, ", ".join(held))
+            held = value.current().placements if isinstance(value, ShardedValue) else ["whole"]
+            self.reply(request, ", ".join(map(str, held)))
 
     def do_move(
         self,

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from dataclasses import asdict, dataclass
-from typing import Any
-
-import torch
+from dataclasses import dataclass
 
 from .compiled import CollectiveDetector, CompiledRegion, Uncompilable, layouts
 from .templates import SETTLE
 from .worker_lanes import LaneInstructions
 from .worker_ops import OpInstructions
 from .worker_placement import PlacementInstructions
-from .worker_state import Reply
 
 log = logging.getLogger(__name__)
 _PROOF = 2  # runs before a region is compiled
@@ -38,9 +34,6 @@ class RegionCounts:
     replayed: int = 0
     reason: str = ""
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 class Region:
     """A sequence of steps; live: positions of the results that are used after the region."""
@@ -56,11 +49,6 @@ class Region:
 
 
 class RegionInstructions(PlacementInstructions, OpInstructions, LaneInstructions):
-    def __init__(self, rank: int, device: torch.device, reply: Reply) -> None:
-        super().__init__(rank, device, reply)
-        self.regions: dict[int, Region] = {}
-        self.region_counts: dict[str, RegionCounts] = {}
-
     def do_define(self, number: int, name: str, steps: tuple, live: tuple) -> None:
         self.regions[number] = Region(name, steps, live)
 

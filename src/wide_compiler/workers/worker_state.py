@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,6 +12,11 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from .sharded_value import ShardedValue
 from .templates import Template
+
+if TYPE_CHECKING:
+    from .worker_lanes import LocalLaneGraph
+    from .worker_regions import Region, RegionCounts
+    from .worker_steps import PreparedStep
 
 Reply = Callable[[int, Any], None]
 
@@ -61,20 +66,25 @@ class WorkerState:
     Attributes:
         rank: the worker's id.
         reply: `reply(request, payload)` sends a reply to the controller.
+        meet: `meet(rank, setup)` joins the process group of all workers.
         values: tensors, `ShardedValue`s and `Poison` by id.
         ways: counts how ops ran on sharded values.
     """
 
-    def __init__(self, rank: int, device: torch.device, reply: Reply) -> None:
-        self.rank = rank
-        self.device = device
-        self.reply = reply
+    def __init__(
+        self, rank: int, device: torch.device, reply: Reply, meet: Callable[[int, dict], None] | None = None
+    ) -> None:
+        self.rank, self.device, self.reply, self.meet = rank, device, reply, meet
         self.values: dict[int, Any] = {}
         self.templates: dict[int, Template] = {}
         self.meshes: dict[int, WorkerMesh] = {}
         self.instructions: Counter[str] = Counter()
         self.ways = Ways()
         self.bytes_sent = 0
+        self.lane_graphs: dict[int, LocalLaneGraph] = {}
+        self.regions: dict[int, Region] = {}
+        self.region_counts: dict[str, RegionCounts] = {}
+        self.steps: dict[int, PreparedStep] = {}
 
     def _get(self, number: int) -> Any:
         value = self.values[number]

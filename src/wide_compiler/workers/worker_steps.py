@@ -8,31 +8,17 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import torch
-
 from .optimizer_floats import GroupKind, OptimizerProbe
 from .worker_regions import RegionInstructions
-from .worker_state import Reply
 
-# By kind of instruction: the fields that hold ids of values used or made (one id, or a tuple of ids).
-USED: dict[str, tuple[int, ...]] = {
-    "op": (1,),
-    "draw": (1,),
-    "make": (),
-    "move": (1,),
-    "settle": (1, 2),
-    "spread": (1,),
-    "region": (1,),
+# By kind of instruction: the fields that hold ids of values used, and made (one id, or a tuple of ids).
+FIELDS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
+    **dict.fromkeys(("op", "draw", "region"), ((1,), (2,))),
+    **dict.fromkeys(("move", "spread"), ((1,), (0,))),
+    "make": ((), (0,)),
+    "settle": ((1, 2), (0,)),
 }
-MADE: dict[str, tuple[int, ...]] = {
-    "op": (2,),
-    "draw": (2,),
-    "make": (0,),
-    "move": (0,),
-    "settle": (0,),
-    "spread": (0,),
-    "region": (2,),
-}
+USED, MADE = 0, 1
 FLOATS, DRAW = 3, 4  # field of an op's floats; field of the seed in "draw" and "make"
 DRAWS = ("draw", "make")
 
@@ -71,12 +57,8 @@ class Definition(NamedTuple):
 
 
 class StepInstructions(RegionInstructions):
-    def __init__(self, rank: int, device: torch.device, reply: Reply) -> None:
-        super().__init__(rank, device, reply)
-        self.steps: dict[int, _Step] = {}
-
     def do_define_step(self, number: int, definition: Definition) -> None:
-        self.steps[number] = _Step(definition, self.rank)
+        self.steps[number] = PreparedStep(definition, self.rank)
 
     def do_forget_step(self, number: int) -> None:
         self.steps.pop(number, None)
@@ -88,14 +70,14 @@ class StepInstructions(RegionInstructions):
         for number in step.replaced:
             self.values.pop(number, None)  # of the previous step; nothing refers to it
         floats = step.floats(settings)
-        run = {kind: getattr(self, "do_" + kind) for kind in USED}
+        run = {kind: getattr(self, "do_" + kind) for kind in FIELDS}
         for at, kind, content, dropped in step.mine:
-            run[kind](*_with_ids(kind, content, ids, floats.get(at), seeds))
+            run[kind](*with_ids(kind, content, ids, floats.get(at), seeds))
             for place in dropped:
                 self.values.pop(ids[place], None)
 
 
-class _Step:
+class PreparedStep:
     """A definition prepared for one worker.
 
     Attributes:
@@ -146,26 +128,21 @@ class _Step:
         return found
 
 
-def places_of(kind: str, content: tuple, fields: dict[str, tuple[int, ...]]) -> list[int]:
-    """Return the ids or positions an instruction uses (fields `USED`) or makes (`MADE`)."""
+def places_of(kind: str, content: tuple, which: int) -> list[int]:
+    """Return the ids or positions that an instruction uses or makes; `which` is `USED` or `MADE`."""
     found: list[int] = []
-    for field in fields[kind]:
+    for field in FIELDS[kind][which]:
         given = content[field]
         found += given if isinstance(given, tuple | list) else (given,)
     return found
 
 
-def mapped(kind: str, content: tuple, ids: Any) -> list[Any]:
-    """Return the content with each id or position x replaced by `ids[x]`."""
+def with_ids(kind: str, content: tuple, ids: Any, floats: Any, seeds: Any) -> list[Any]:
+    """Return the content with each id or position x replaced by `ids[x]`, and the seed s by `seeds[s]`."""
     fields = list(content)
-    for field in (*USED[kind], *MADE[kind]):
+    for field in (*FIELDS[kind][USED], *FIELDS[kind][MADE]):
         given = fields[field]
         fields[field] = tuple([ids[x] for x in given]) if isinstance(given, tuple | list) else ids[given]
-    return fields
-
-
-def _with_ids(kind: str, content: tuple, ids: list[int], floats: Any, seeds: tuple) -> list[Any]:
-    fields = mapped(kind, content, ids)
     if floats is not None:
         fields[FLOATS] = floats
     if kind in DRAWS and fields[DRAW] is not None:

@@ -6,11 +6,12 @@ placement and do not handle views of other shards.
 """
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_iter, tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from .dtensor_corrections import Op
 from .sharded import replicated, run_op
@@ -66,10 +67,8 @@ def write_gathered(func: Op, args: tuple, kwargs: dict[str, Any]) -> Any:
     def whole(value: ShardedValue) -> Tensor:
         if id(value) not in copies:
             x = whole_of(value.reduced())
-            copies[id(value)] = torch.empty_strided(
-                x.shape, value.dtensor.stride(), dtype=x.dtype, device=x.device
-            )
-            copies[id(value)].copy_(x)
+            new = torch.empty_strided(x.shape, value.dtensor.stride(), dtype=x.dtype, device=x.device)
+            copies[id(value)] = new.copy_(x)
         return copies[id(value)]
 
     plain_args, plain_kwargs = tree_map_only(ShardedValue, whole, (args, kwargs))
@@ -83,19 +82,18 @@ def write_gathered(func: Op, args: tuple, kwargs: dict[str, Any]) -> Any:
 
 def written_values(func: Op, args: tuple, kwargs: dict[str, Any]) -> list[ShardedValue]:
     """Return the operands that an op writes to."""
+    return [v for v in written_operands(func, args, kwargs) if isinstance(v, ShardedValue)]
+
+
+def written_operands(func: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
     places = [args[i] for i in written_positions(func) if i < len(args)]
-    places += [kwargs[name] for name in _written_names(func) if name in kwargs]
-    return [v for v in tree_iter(places) if isinstance(v, ShardedValue)]
+    return tree_leaves([*places, *[kwargs[name] for name in _written_names(func) if name in kwargs]])
 
 
 @functools.cache
 def _written_names(func: Op) -> tuple[str, ...]:
-    """Return the keyword arguments that an op writes to."""
-    return tuple(
-        a.name
-        for a in func._schema.arguments
-        if a.kwarg_only and a.alias_info is not None and a.alias_info.is_write
-    )
+    """Return the arguments that an op writes to, by name."""
+    return tuple(a.name for a in func._schema.arguments if a.alias_info is not None and a.alias_info.is_write)
 
 
 def writes(func: Op) -> bool:
