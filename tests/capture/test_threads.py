@@ -162,12 +162,16 @@ class ReadsAStepThatMoves(Plain):
 def test_a_profiler_that_runs_goes_on():
     """cProfile's hook is no function: it cannot be handed back to `sys.setprofile`."""
     profiler = cProfile.Profile()
+    between, after = (lambda: None), (lambda: None)
     profiler.enable()
     wide = wide_compiler.compile([nn.Linear(3, 2) for _ in range(2)], torch.randn(2, 3))
+    between()
     wide.shared(torch.randn(2, 3))
+    after()
     profiler.disable()
-    names = {row.code.co_name for row in profiler.getstats() if not isinstance(row.code, str)}
-    assert "shared" in names
+    # Not the names of callers of PyTorch: Python 3.12's cProfile loses them, with `torch.vmap` alone too.
+    codes = {row.code for row in profiler.getstats()}
+    assert codes >= {between.__code__, after.__code__}
     seen = []
     sys.setprofile(lambda frame, event, argument: seen.append(frame.f_code.co_name))
     try:

@@ -93,5 +93,5 @@ def test_a_schedule_belongs_to_its_lanes():
     each = LaneSchedulers(both.optimizer, lambda o, lane: lr_scheduler.ExponentialLR(o, 0.9))
     Population(both.wide, both.optimizer).select([0, 1])
     for stale in (schedule, each):
-        with pytest.raises(ValueError, match="of 8 lanes and the optimiser has 2 now"):
+        with pytest.raises(ValueError, match="made for 8 lanes, the optimiser now has 2"):
             stale.step()
