@@ -30,11 +30,13 @@ from .opaque import NeedsRealShapes, Recorder, TorchFunctionCalls, watch_real_sh
 from .shape_guards import ShapeGuards
 from .state import canonical_names
 from .strides import LayoutReads
-from .substitutes import average_of_all_batches
+from .substitutes import average_of_all_batches, unless_unchanged
 from .value_reads import ValueReads
 from .variants import tensors_apart
 
 _PREFIX = "member."
+# Whether the member is told that it is traced, and whether submodules that fail may be kept whole.
+_ATTEMPTS = ((False, False), (True, False), (False, True), (True, True))
 
 
 class _Seen:
@@ -61,9 +63,11 @@ class _MemberError(Exception):
 class _Flat(nn.Module):
     """`member(*args, **kwargs)` as a function of its tensor leaves, which returns its tensor leaves."""
 
-    def __init__(self, member: nn.Module, leaves: list[Any], spec: _tree.TreeSpec, reads: Snapshot):
+    def __init__(
+        self, member: nn.Module, leaves: list[Any], spec: _tree.TreeSpec, reads: Snapshot, traced: bool
+    ):
         super().__init__()
-        self.member, self.reads = member, reads
+        self.member, self.reads, self.traced = member, reads, traced
         self.leaves, self.spec = leaves, spec
         self.seen = _Seen()  # a separate object, because export reverts attributes set on modules
 
@@ -82,7 +86,8 @@ class _Flat(nn.Module):
             raise CaptureFailed(f"its forward reads {flag.path}, which torch.export changes")
         assert Recorder.current is not None
         calls = TorchFunctionCalls(Recorder.current)
-        with calls, ValueReads() as values, LayoutReads(tensors) as self.seen.layout:
+        answers = contextlib.nullcontext() if self.traced else _answers_of_a_plain_call()
+        with answers, calls, ValueReads() as values, LayoutReads(tensors) as self.seen.layout:
             out, self.seen.out_spec = _tree.flatten_output(self.member(*args, **kwargs))
         self.seen.layout.check()
         values.check()
@@ -99,6 +104,17 @@ class _Flat(nn.Module):
                     f"or lists, tuples or dicts of them"
                 )
         return tuple(leaf for leaf in out if _is_output(leaf))
+
+
+@contextlib.contextmanager
+def _answers_of_a_plain_call() -> Iterator[None]:
+    """`is_compiling()` and `is_exporting()` are False, as in a call of the member; torch.export sets them."""
+    flags = torch.compiler._is_compiling_flag, torch.compiler._is_exporting_flag
+    torch.compiler._is_compiling_flag = torch.compiler._is_exporting_flag = False
+    try:
+        yield
+    finally:
+        torch.compiler._is_compiling_flag, torch.compiler._is_exporting_flag = flags
 
 
 def _buffers(member: nn.Module) -> list[tuple[dict[str, Any], str, Tensor]]:
@@ -138,7 +154,8 @@ def export_member(
     """Capture `member` at the given input leaves; modules in `kept` (path -> why) become one node each.
 
     A submodule that cannot be traced is added to `kept` and the capture is repeated. Raises `CaptureFailed`
-    if the member's own forward cannot be traced.
+    if the member's own forward cannot be traced. A forward that asks whether it is traced gets the answer of
+    a plain call, or that of a trace where only this can be captured, or where only this keeps no submodule.
 
     Args:
         dynamic: `dynamic[i]` are the dims of tensor i that are dynamic where the model allows it.
@@ -146,12 +163,18 @@ def export_member(
     """
     observation.check()
     with CAPTURE:
-        try:
-            captured = _exported(member, leaves, spec, dict(kept), dynamic, observation, grad)
-            confirm(captured, member, leaves, observation)
-        finally:
-            # A forward that behaves differently on fake tensors may have stored some of them.
-            observation.reads.put_back(observation.stores)
+        for traced, keeps in _ATTEMPTS if observation.asks_tracing else _ATTEMPTS[-1:]:
+            try:
+                captured = _exported(member, leaves, spec, dict(kept), dynamic, observation, grad, traced, keeps)
+                confirm(captured, member, leaves, observation)
+                break
+            except CaptureFailed:
+                if (traced, keeps) == _ATTEMPTS[-1]:
+                    raise
+            finally:
+                # A forward that behaves differently on fake tensors may have stored some of them.
+                observation.reads.put_back(observation.stores)
+    observation.output = None
     missed = observation.written - captured.writes
     if missed:
         raise CaptureFailed(f"its forward writes {min(missed)} in a way that torch.export does not record")
@@ -170,7 +193,7 @@ def derive_capture(
     if known.calls or known.asks_values or observation.output is None:
         return None
     observation.check()
-    apart, output = tensors_apart(of, member), observation.output
+    apart = tensors_apart(of, member)
     if apart is None:
         return None
     constants = {name: apart.get(id(tensor), tensor) for name, tensor in known.constants.items()}
@@ -178,8 +201,8 @@ def derive_capture(
     try:
         confirm(captured, member, leaves, observation)
     except CaptureFailed:  # a value of such a tensor is baked into the graph
-        observation.output = output
         return None
+    observation.output = None
     return captured
 
 
@@ -191,6 +214,8 @@ def _exported(
     dynamic: Sequence[set[int]],
     observation: Observation,
     grad: bool,
+    traced: bool,
+    keeps: bool,
 ) -> Captured:
     real_shapes = None
     functions = observation.functions
@@ -201,7 +226,7 @@ def _exported(
         failures: list[str] = []
         try:
             with recorder.active(member), _watch_failures(member, failures):
-                flat = _Flat(member, leaves, spec, observation.reads)
+                flat = _Flat(member, leaves, spec, observation.reads, traced)
                 exported = _export(flat, dynamic if real_shapes is None else None, grad)
             if recorder.handlers:
                 raise NeedsRealShapes("a module that runs as Python is called inside a try")
@@ -227,7 +252,7 @@ def _exported(
                 torch_functions[recorder.unsupported] = f"torch.export cannot trace it: {_first_line(error)}"
             else:
                 culprit = failures[0] if failures else ""
-                if culprit == "" or culprit in kept:
+                if culprit == "" or culprit in kept or not keeps:
                     raise CaptureFailed(_first_line(error)) from error
                 kept[culprit] = why = f"torch.export cannot trace it: {_first_line(error)}"
                 # Others of its class probably fail as well; treating them now saves a capture for each.
@@ -332,23 +357,28 @@ def _read(flat: _Flat, exported: torch.export.ExportedProgram, recorder: Recorde
 
 @contextlib.contextmanager
 def _watch_failures(member: nn.Module, failures: list[str]) -> Iterator[None]:
-    """Collect in `failures` the paths of the modules that an exception passes, innermost first."""
-    patched: list[tuple[nn.Module, Any]] = []
+    """Collect in `failures` the paths of the modules that an exception passes, innermost first.
+
+    Modules also get methods that read no values, and no memory, where their own would (see `substitutes`).
+    """
+    patched: list[tuple[nn.Module, str, Any]] = []
     seen: set[int] = set()
     for path, module in member.named_modules():
         if id(module) in seen or isinstance(module, torch.jit.ScriptModule):
             continue
         seen.add(id(module))
-        patched.append((module, vars(module).get("forward")))
-        module.forward = _reporting(average_of_all_batches(module) or module.forward, path, failures)
+        forward = _reporting(average_of_all_batches(module) or module.forward, path, failures)
+        for name, method in (("forward", forward), ("_apply", unless_unchanged(module))):
+            patched.append((module, name, vars(module).get(name)))
+            setattr(module, name, method)
     try:
         yield
     finally:
-        for module, original in patched:
+        for module, name, original in patched:
             if original is None:
-                del module.forward
+                delattr(module, name)
             else:
-                module.forward = original
+                setattr(module, name, original)
 
 
 def _reporting(forward: Any, path: str, failures: list[str]) -> Any:
