@@ -165,7 +165,9 @@ def export_member(
     with CAPTURE:
         for traced, keeps in _ATTEMPTS if observation.asks_tracing else _ATTEMPTS[-1:]:
             try:
-                captured = _exported(member, leaves, spec, dict(kept), dynamic, observation, grad, traced, keeps)
+                captured = _exported(
+                    member, leaves, spec, dict(kept), dynamic, observation, grad, traced, keeps
+                )
                 confirm(captured, member, leaves, observation)
                 break
             except CaptureFailed:
