@@ -277,3 +277,29 @@ def test_in_a_forward_that_asks_for_a_trace_only_what_reads_values_runs_by_lane(
     explanation = wide.explain(measure=False)
     assert not explanation.why
     assert {row.op for row in explanation.rows if not row.wide} == {"Branches"}
+
+
+class Chosen(nn.Module):
+    def forward(self, h, positive, factor):
+        return h * factor if positive else h * 3
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_numbers_of_a_tensor_reach_a_module_that_branches_on_them(written):
+    def forward(m, h):
+        total = h.sum()
+        positive, factor = (total > 0).item(), total.item()
+        if written:
+            total.zero_()
+        return m.head(m.chosen(h, positive, factor=factor)) + total
+
+    make = member(forward, chosen=Chosen(), head=nn.Linear(FEATURES, 2))
+    models = [make() for _ in range(4)]
+    xs = [torch.randn(4, FEATURES) for _ in models]
+    wide = wide_compiler.compile(models, xs[0])
+    for _ in range(2):
+        torch.testing.assert_close(wide.each(xs), [m(x) for m, x in zip(models, xs, strict=True)])
+        xs = [-x for x in xs]
+    explanation = wide.explain(measure=False)
+    assert not explanation.why
+    assert {row.op for row in explanation.rows if not row.wide} == {"Chosen"}
