@@ -50,6 +50,8 @@ def test_the_answer_is_that_of_a_plain_call(name):
     for mode in (torch.enable_grad, torch.no_grad, torch.enable_grad):
         with mode():
             torch.testing.assert_close(wide.shared(x), torch.stack([member(x) for member in members]))
+    if name in ("is it compiled", "is it exported"):
+        assert wide.explain(measure=False).coverage == 1.0
 
 
 @pytest.mark.parametrize("name", ["whether gradients are recorded", "whether a value requires gradients"])

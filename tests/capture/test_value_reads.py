@@ -55,7 +55,30 @@ def check_otherwise(m, h):
     return h * 2
 
 
+def mask_of_a_plain_call(m, h, mask=None):
+    """As LongT5 and SwitchTransformers: a trace would find no mask."""
+    if mask is None and not torch.compiler.is_compiling():
+        mask = torch.ones(h.shape[0], 1)
+    return h * mask.to(h.dtype)
+
+
+def shortcut_of_a_plain_call(m, h):
+    """As the masks of many models: a trace takes the way that needs no values."""
+    if not torch.compiler.is_exporting() and float(h.abs().sum()) == 0.0:
+        return h
+    return h * 2
+
+
+def moved_to_what_it_is(m, h):
+    """As the routers of SwitchTransformers and NLLB-MoE."""
+    m.lin = m.lin.to(h.dtype)
+    return m.lin(h)
+
+
 CASES = {
+    "what a trace would miss": member(mask_of_a_plain_call),
+    "what only a trace leaves out": member(shortcut_of_a_plain_call),
+    "a layer moved to the dtype it has": member(moved_to_what_it_is),
     "a layer drop that is off": member(drop_layers, drop=0.0),
     "the same by an early return": member(drop_layers_at_once, drop=0.0),
     "a layer drop that is always on": member(drop_layers_at_once, drop=1.0),
@@ -236,3 +259,47 @@ def test_code_without_a_text(handles):
         torch.testing.assert_close(wide.shared(x), torch.stack([member(x) for member in members]))
     rows = wide.explain(measure=False).rows
     assert bool([row for row in rows if row.how == "rule"]) is not handles
+
+
+class Branches(nn.Module):
+    def forward(self, h):
+        return h * 2 if float(h.sum()) > 0 else h * 3
+
+
+def test_in_a_forward_that_asks_for_a_trace_only_what_reads_values_runs_by_lane():
+    def forward(m, h):
+        return m.head(m.branches(mask_of_a_plain_call(m, h)))
+
+    make = member(forward, branches=Branches(), head=nn.Linear(FEATURES, 2))
+    models, x = [make() for _ in range(3)], torch.randn(4, FEATURES)
+    wide = wide_compiler.compile(models, x)
+    torch.testing.assert_close(wide.shared(x), torch.stack([m(x) for m in models]))
+    explanation = wide.explain(measure=False)
+    assert not explanation.why
+    assert {row.op for row in explanation.rows if not row.wide} == {"Branches"}
+
+
+class Chosen(nn.Module):
+    def forward(self, h, positive, factor):
+        return h * factor if positive else h * 3
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_numbers_of_a_tensor_reach_a_module_that_branches_on_them(written):
+    def forward(m, h):
+        total = h.sum()
+        positive, factor = (total > 0).item(), total.item()
+        if written:
+            total.zero_()
+        return m.head(m.chosen(h, positive, factor=factor)) + total
+
+    make = member(forward, chosen=Chosen(), head=nn.Linear(FEATURES, 2))
+    models = [make() for _ in range(4)]
+    xs = [torch.randn(4, FEATURES) for _ in models]
+    wide = wide_compiler.compile(models, xs[0])
+    for _ in range(2):
+        torch.testing.assert_close(wide.each(xs), [m(x) for m, x in zip(models, xs, strict=True)])
+        xs = [-x for x in xs]
+    explanation = wide.explain(measure=False)
+    assert not explanation.why
+    assert {row.op for row in explanation.rows if not row.wide} == {"Chosen"}

@@ -31,11 +31,13 @@ from .opaque import NeedsRealShapes, Recorder, TorchFunctionCalls, replaced, wat
 from .shape_guards import ShapeGuards
 from .state import canonical_names
 from .strides import LayoutReads
-from .substitutes import average_of_all_batches
+from .substitutes import average_of_all_batches, unless_unchanged
 from .value_reads import ValueReads
 from .variants import tensors_apart
 
 _PREFIX = "member."
+# Whether the member is told that it is traced, and whether submodules that fail may be kept whole.
+_ATTEMPTS = ((False, False), (True, False), (False, True), (True, True))
 
 
 class _MemberError(Exception):
@@ -53,9 +55,11 @@ class _MemberError(Exception):
 class _Flat(nn.Module):
     """`member(*args, **kwargs)` as a function of its tensor leaves, which returns its tensor leaves."""
 
-    def __init__(self, member: nn.Module, leaves: list[Any], spec: _tree.TreeSpec, reads: Snapshot):
+    def __init__(
+        self, member: nn.Module, leaves: list[Any], spec: _tree.TreeSpec, reads: Snapshot, traced: bool
+    ):
         super().__init__()
-        self.member, self.reads = member, reads
+        self.member, self.reads, self.traced = member, reads, traced
         self.leaves, self.spec = leaves, spec
         # What tracing shows of the forward; a separate object, because export reverts attributes of modules.
         self.seen: Any = types.SimpleNamespace()
@@ -75,7 +79,8 @@ class _Flat(nn.Module):
             raise CaptureFailed(f"its forward reads {flag.path}, which torch.export changes")
         assert Recorder.current is not None
         calls = TorchFunctionCalls(Recorder.current)
-        with calls, ValueReads() as values, LayoutReads(tensors) as self.seen.layout:
+        answers = contextlib.nullcontext() if self.traced else _answers_of_a_plain_call()
+        with answers, calls, ValueReads() as values, LayoutReads(tensors) as self.seen.layout:
             out, self.seen.out_spec = _tree.flatten_output(self.member(*args, **kwargs))
         self.seen.layout.check()
         values.check()
@@ -92,6 +97,17 @@ class _Flat(nn.Module):
                     f"or lists, tuples or dicts of them"
                 )
         return tuple(leaf for leaf in out if _is_output(leaf))
+
+
+@contextlib.contextmanager
+def _answers_of_a_plain_call() -> Iterator[None]:
+    """`is_compiling()` and `is_exporting()` are False, as in a call of the member; torch.export sets them."""
+    flags = torch.compiler._is_compiling_flag, torch.compiler._is_exporting_flag
+    torch.compiler._is_compiling_flag = torch.compiler._is_exporting_flag = False
+    try:
+        yield
+    finally:
+        torch.compiler._is_compiling_flag, torch.compiler._is_exporting_flag = flags
 
 
 def _buffers(member: nn.Module) -> list[tuple[dict[str, Any], str, Tensor]]:
@@ -126,17 +142,28 @@ def export_member(
     """Capture `member` at the given input leaves; modules in `kept` (path -> why) become one node each.
 
     A submodule that cannot be traced is added to `kept` and the capture is repeated. Raises `CaptureFailed`
-    if the member's own forward cannot be traced. `dynamic[i]` are the dims of tensor i that are dynamic where
-    the model allows it; `observation` is from a run of the member at these inputs.
+    if the member's own forward cannot be traced. A forward that asks whether it is traced gets the answer of
+    a plain call, or that of a trace where only this can be captured, or where only this keeps no submodule.
+
+    `dynamic[i]` are the dims of tensor i that are dynamic where the model allows it; `observation` is from a
+    run of the member at these inputs.
     """
     observation.check()
     with CAPTURE:
-        try:
-            captured = _exported(member, leaves, spec, dict(kept), dynamic, observation, grad)
-            confirm(captured, member, leaves, observation)
-        finally:
-            # A forward that behaves differently on fake tensors may have stored some of them.
-            observation.reads.put_back(observation.stores)
+        for traced, keeps in _ATTEMPTS if observation.asks_tracing else _ATTEMPTS[-1:]:
+            try:
+                captured = _exported(
+                    member, leaves, spec, dict(kept), dynamic, observation, grad, traced, keeps
+                )
+                confirm(captured, member, leaves, observation)
+                break
+            except CaptureFailed:
+                if (traced, keeps) == _ATTEMPTS[-1]:
+                    raise
+            finally:
+                # A forward that behaves differently on fake tensors may have stored some of them.
+                observation.reads.put_back(observation.stores)
+    observation.output = None
     missed = observation.written - captured.writes
     if missed:
         raise CaptureFailed(f"its forward writes {min(missed)} in a way that torch.export does not record")
@@ -155,7 +182,7 @@ def derive_capture(
     if known.calls or known.asks_values or observation.output is None:
         return None
     observation.check()
-    apart, output = tensors_apart(of, member), observation.output
+    apart = tensors_apart(of, member)
     if apart is None:
         return None
     constants = {name: apart.get(id(tensor), tensor) for name, tensor in known.constants.items()}
@@ -163,15 +190,22 @@ def derive_capture(
     try:
         confirm(captured, member, leaves, observation)
     except CaptureFailed:  # a value of such a tensor is baked into the graph
-        observation.output = output
         return None
+    observation.output = None
     return captured
 
 
 def _exported(
-    member: nn.Module, leaves: list[Any], spec: _tree.TreeSpec, kept: dict[str, str],
-    dynamic: Sequence[set[int]], observation: Observation, grad: bool,
-) -> Captured:  # fmt: skip
+    member: nn.Module,
+    leaves: list[Any],
+    spec: _tree.TreeSpec,
+    kept: dict[str, str],
+    dynamic: Sequence[set[int]],
+    observation: Observation,
+    grad: bool,
+    traced: bool,
+    keeps: bool,
+) -> Captured:
     real_shapes = None
     functions = observation.functions
     suspects: dict[str, str] = {}
@@ -181,7 +215,7 @@ def _exported(
         failures: list[str] = []
         try:
             with recorder.active(member), _watch_failures(member, failures):
-                flat = _Flat(member, leaves, spec, observation.reads)
+                flat = _Flat(member, leaves, spec, observation.reads, traced)
                 exported = _export(flat, dynamic if real_shapes is None else None, grad)
             if recorder.handlers:
                 raise NeedsRealShapes("a module that runs as Python is called inside a try")
@@ -207,7 +241,7 @@ def _exported(
                 torch_functions[recorder.unsupported] = f"torch.export cannot trace it: {_first_line(error)}"
             else:
                 culprit = failures[0] if failures else ""
-                if culprit == "" or culprit in kept:
+                if culprit == "" or culprit in kept or not keeps:
                     raise CaptureFailed(_first_line(error)) from error
                 kept[culprit] = why = f"torch.export cannot trace it: {_first_line(error)}"
                 # Others of its class probably fail as well; treating them now saves a capture for each.
@@ -302,10 +336,16 @@ def _read(flat: _Flat, exported: torch.export.ExportedProgram, recorder: Recorde
 
 @contextlib.contextmanager
 def _watch_failures(member: nn.Module, failures: list[str]) -> Iterator[None]:
-    """Collect in `failures` the paths of the modules that an exception passes, innermost first."""
+    """Collect in `failures` the paths of the modules that an exception passes, innermost first.
+
+    Modules also get methods that read no values, and no memory, where their own would (see `substitutes`).
+    """
     modules = [(p, m) for p, m in member.named_modules() if not isinstance(m, torch.jit.ScriptModule)]
     own = ((m, average_of_all_batches(m) or m.forward, path) for path, m in modules)
-    with replaced("forward", ((m, _reporting(forward, path, failures)) for m, forward, path in own)):
+    with (
+        replaced("forward", ((m, _reporting(forward, path, failures)) for m, forward, path in own)),
+        replaced("_apply", ((m, unless_unchanged(m)) for _, m in modules)),
+    ):
         yield
 
 

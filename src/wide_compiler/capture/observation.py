@@ -31,6 +31,7 @@ class Observation:
         stores: names that its code assigns; None means any. Other names can only be set by another thread.
         functions: classes of custom autograd functions that it applied.
         asks_grad_mode: whether its code reads the grad mode.
+        asks_tracing: whether its code asks if PyTorch is compiling or exporting.
         checkpointed: paths of the submodules that it ran under `torch.utils.checkpoint`.
         written: canonical paths of the tensors whose values it changed.
         output: the tensors of its output; None if it drew random numbers.
@@ -42,6 +43,7 @@ class Observation:
     stores: frozenset[str] | None
     functions: list[type]
     asks_grad_mode: bool
+    asks_tracing: bool
     checkpointed: frozenset[str] = frozenset()
     written: set[str] = field(default_factory=set)
     output: list[Tensor] | None = None
@@ -103,7 +105,8 @@ def _observe(
         tensor, place = before.get(slot.path, (None, 0))
         if slot.kind == "parameter" and (slot.tensor is not tensor or _address(slot.tensor) != place):
             effects.append(f"its forward replaces the memory of the parameter {slot.path} (.data)")
-    seen = (observer.stores, observer.functions, observer.asks_grad_mode, frozenset(observer.checkpointed))
+    asks = (observer.asks_grad_mode, observer.asks_tracing)
+    seen = (observer.stores, observer.functions, *asks, frozenset(observer.checkpointed))
     results = (_written(member, copy, tensor_of), None if drew else _tensors(output))
     return Observation(observer.reads, originals, effects, *seen, *results), observer.imported
 

@@ -38,7 +38,7 @@ class OpaqueCall:
     name: str
     function: Callable[..., Any]
     spec: _tree.TreeSpec
-    statics: list[Any]  # leaves of (args, kwargs), with placeholders for tensors and sizes
+    statics: list[Any]  # leaves of (args, kwargs), with placeholders for tensors, sizes, numbers of tensors
     out_spec: _tree.TreeSpec | None = None
     out_statics: list[Any] = field(default_factory=list)
     why: str = ""
@@ -56,8 +56,13 @@ class OpaqueCall:
 
     def leaves(self, tensors: Sequence[Tensor], sizes: Sequence[int]) -> list[Any]:
         """Return the leaves of (args, kwargs) with these tensors and sizes."""
-        given = {_TENSOR: iter(tensors), _SIZE: iter(sizes)}
-        return [next(given[leaf]) if isinstance(leaf, _Hole) else leaf for leaf in self.statics]  # type: ignore[call-overload]
+        own, given_sizes = iter(tensors), iter(sizes)
+        take = {
+            _TENSOR: lambda: next(own),
+            _NUMBER: lambda: next(own).item(),
+            _SIZE: lambda: next(given_sizes),
+        }
+        return [take[leaf]() if isinstance(leaf, _Hole) else leaf for leaf in self.statics]
 
     def rebuild(self, tensors: list[Tensor]) -> Any:
         assert self.out_spec is not None
@@ -69,11 +74,11 @@ class OpaqueCall:
 class _Hole(enum.Enum):
     TENSOR = enum.auto()
     SIZE = enum.auto()
+    NUMBER = enum.auto()
 
 
-_TENSOR, _SIZE = _Hole
-
-
+_TENSOR, _SIZE, _NUMBER = _Hole
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _ABSENT = object()
 
 
@@ -92,7 +97,10 @@ def replaced(name: str, values: Iterable[tuple[Any, Any]]) -> Iterator[None]:
         yield
     finally:
         for owner, own in before:
-            delattr(owner, name) if own is _ABSENT else setattr(owner, name, own)
+            if own is _ABSENT:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, own)
 
 
 class NeedsRealShapes(Exception):
@@ -121,6 +129,8 @@ class Recorder:
         self.functions = functions  # custom autograd functions that the model applies
         self.torch_functions = torch_functions or {}  # PyTorch functions kept whole -> why
         self.unsupported: Any = None  # another one, that has failed on fake tensors
+        # By id: numbers that the forward has read from tensors (`item`), and those tensors.
+        self.numbers: dict[int, tuple[Any, Tensor]] = {}
         self.thread = threading.get_ident()
         self.calls: list[OpaqueCall] = []
         self.real_shapes = real_shapes
@@ -188,10 +198,19 @@ class Recorder:
 
     def _record(self, path: str, name: str, function: Callable, why: str, args: tuple, kwargs: dict) -> Any:
         leaves, spec = _tree.flatten((args, kwargs))
-        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-        sizes = [leaf for leaf in leaves if isinstance(leaf, torch.SymInt)]
-        kinds = {Tensor: _TENSOR, torch.SymInt: _SIZE}
-        statics = [next((hole for kind, hole in kinds.items() if isinstance(x, kind)), x) for x in leaves]
+        tensors, sizes, statics = [], [], []
+        for leaf in leaves:
+            if isinstance(leaf, Tensor):
+                tensors.append(leaf)
+                statics.append(_TENSOR)
+            elif id(leaf) in self.numbers:
+                tensors.append(self.numbers[id(leaf)][1])
+                statics.append(_NUMBER)
+            elif isinstance(leaf, torch.SymInt):
+                sizes.append(leaf)
+                statics.append(_SIZE)
+            else:
+                statics.append(leaf)
         handler = handling_frame(inspect.currentframe())
         if handler is not None:
             self.handlers.append((handler.f_locals.get("self"), path or name))
@@ -233,7 +252,10 @@ class TorchFunctionCalls(TorchFunctionMode):
         recorder, kwargs = self.recorder, kwargs or {}
         if not recorder.torch_functions or recorder.inside or func not in recorder.torch_functions:
             try:
-                return func(*args, **kwargs)
+                result = func(*args, **kwargs)
+                if func is Tensor.item and isinstance(result, _SYMBOLIC):
+                    recorder.numbers[id(result)] = result, args[0].clone()  # it may be written before a call
+                return result
             except (DynamicOutputShapeException, UnsupportedOperatorException):
                 recorder.unsupported = func
                 raise

@@ -106,3 +106,17 @@ def average_of_all_batches(module: Any) -> Callable[[Tensor], Tensor] | None:
         return out
 
     return forward
+
+
+def unless_unchanged(module: torch.nn.Module) -> Callable[..., torch.nn.Module]:
+    """Return the `_apply` of a module, which does nothing where every tensor stays what it is.
+
+    `self.head.to(x.dtype)` in a forward; the module's own would replace the memory of parameters.
+    """
+    own = module._apply
+
+    def apply(fn: Callable[[Tensor], Tensor], recurse: bool = True) -> torch.nn.Module:
+        tensors = [*module.parameters(recurse), *module.buffers(recurse)]
+        return module if all(fn(t) is t for t in tensors) else own(fn, recurse)
+
+    return apply

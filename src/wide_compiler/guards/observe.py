@@ -75,6 +75,7 @@ _SEEDING = {
     )
 }
 _REGISTER_HOOK = Tensor.register_hook.__code__
+_ASKS_TRACING = {torch.compiler.is_compiling.__code__, torch.compiler.is_exporting.__code__}
 _CALL_MODULE = nn.Module._wrapped_call_impl.__code__
 _CHECKPOINT = inspect.unwrap(checkpoint).__code__
 # `Function.apply` is a Python function up to PyTorch 2.14 and a C function in later versions.
@@ -136,6 +137,7 @@ class Observer:
         effects: messages that say why a graph would not be equivalent to the call.
         functions: classes of custom autograd functions that were applied.
         asks_grad_mode: True if code outside PyTorch read the grad mode.
+        asks_tracing: True if it asked whether PyTorch is compiling or exporting.
         imported: True if a module was loaded during the call. Loading may have changed values that the call
             itself does not change, so the call should be observed again.
         checkpointed: paths of modules that were passed to `torch.utils.checkpoint` (directly, as a bound
@@ -152,7 +154,7 @@ class Observer:
         self.owned = owned
         self.effects: list[str] = []
         self.functions: list[type] = []
-        self.asks_grad_mode = False
+        self.asks_grad_mode = self.asks_tracing = False
         self.imported = False
         self.checkpointed: set[str] = set()
         self._alive: list[Any] = []  # keeps visited objects alive, so that their ids are not reused
@@ -277,6 +279,8 @@ class Observer:
         elif code is _CALL_MODULE:
             if _is_checkpointed(frame):
                 self.checkpointed.add(self._paths.get(id(frame.f_locals["self"]), ""))
+        elif code in _ASKS_TRACING:
+            self.asks_tracing |= not _called_by_torch(frame)
         elif code in _SEEDING and not _called_by_torch(frame):
             self.effects.append(f"its forward calls torch's {_SEEDING[code]}, which a graph would freeze")
         elif code is _REGISTER_HOOK and not _called_by_torch(frame):
