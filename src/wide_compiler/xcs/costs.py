@@ -36,15 +36,13 @@ class RungCosts:
     """Measured costs of one rung at one site.
 
     Attributes:
-        estimate: (seconds, number of items), estimated by the last trial.
-        recent: (seconds, number of items) of the last calls.
+        recent: (seconds, number of items) of the last calls, the trial included.
         signatures: signatures of items whose results were compared with the plain loop.
         price: seconds of the last lost trial or failed call.
         losses: number of consecutive losses.
         why_not: why the rung failed last; '' if it did not.
     """
 
-    estimate: tuple[float, int] | None = None
     recent: list[tuple[float, int]] = field(default_factory=list)
     signatures: set[Any] = field(default_factory=set)
     price: float = 0.0
@@ -52,14 +50,11 @@ class RungCosts:
     why_not: str = ""
 
     def predicted(self, n: int) -> float | None:
-        """Return the estimated seconds for n items, or None. Real calls take precedence over the trial.
+        """Return the estimated seconds for n items, or None.
 
         A quarter of the time is assumed to be independent of the number of items.
         """
-        known = (
-            self.recent if len(self.recent) == KEPT else [self.estimate] if self.estimate is not None else []
-        )
-        return min((seconds * (0.25 + 0.75 * n / items) for seconds, items in known), default=None)
+        return min((seconds * (0.25 + 0.75 * n / items) for seconds, items in self.recent), default=None)
 
     def took(self, seconds: float, n: int) -> None:
         self.recent = [*self.recent[1 - KEPT :], (seconds, n)]
@@ -68,7 +63,7 @@ class RungCosts:
         """Record a trial or a call that took `seconds` without a gain."""
         self.price, self.losses, self.why_not = seconds, min(self.losses + 1, 20), why
         if why:
-            self.recent, self.estimate = [], None
+            self.recent = []
 
 
 @dataclass

@@ -92,7 +92,7 @@ def make_plan(site: "Site", functions: dict[str, Any], nodes: dict[str, Any], co
         proofs = {which: Proof(thunk, plan.effect, mapped=False) for which, thunk in functions.items()}
     else:
         operator = operator_of(functions["body"], nodes["body"])
-        ends = analyzer.ends and (site.text.kind == "loop" or site.text.maps)
+        ends = analyzer.ends and site.text.kind == "loop"
         why = "the body may raise an exception that ends the loop, such as StopIteration" if ends else ""
         proofs = {"body": Proof(operator, plan.effect, _axes(bodies, columns), reason=why)}
     graph = IRGraph()

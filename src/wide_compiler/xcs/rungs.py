@@ -11,7 +11,7 @@ from .modules import group, torch_vmap
 from .parallel import overlap, threads
 from .proof.effects import Effect
 from .proof.kinds import CONSTANTS
-from .work import Miss, Work, closure_values
+from .work import Work, closure_values
 
 # Seconds per item in the plain loop, below which conversion to NumPy costs more than it saves.
 SHORT, SHORT_NUMBERS = 4e-7, 4e-6
@@ -24,7 +24,7 @@ class Rung:
     Attributes:
         applies: returns whether it is proven to be possible.
         run: returns the values of all items in order. Raises `Bail` if it cannot.
-        price: returns the approximate seconds of a first trial.
+        price: approximate seconds of a first trial.
         least: seconds of a plain loop, below which it is not tried.
         least_item: returns the seconds per item, below which it is not tried.
         fewest: minimum number of items.
@@ -34,8 +34,8 @@ class Rung:
 
     name: str
     applies: Callable[[Work], bool]
-    run: Callable[[Work], list[Any] | Miss]
-    price: Callable[[Work], float]
+    run: Callable[[Work], list[Any]]
+    price: float
     least: float = 0.0
     least_item: Callable[[Work], float] = lambda work: 0.0
     fewest: int = 8
@@ -68,16 +68,16 @@ def _wait(work: Work) -> bool:
 # In this order: distinct modules of one architecture; one PyTorch function or module over tensors; NumPy over
 # arrays or numbers of one shape.
 WIDE_MODELS = Rung(
-    group.NAME, _vectorized(group.able), group.widened, lambda work: group.PRICE, 1e-4, fewest=2, splits=False
+    group.NAME, _vectorized(group.able), group.widened, group.PRICE, 1e-4, fewest=2, splits=False
 )
-TORCH_VMAP = Rung("torch vmap", _vectorized(torch_vmap.able), torch_vmap.mapped, lambda work: 1e-3, 2e-4)
+TORCH_VMAP = Rung("torch vmap", _vectorized(torch_vmap.able), torch_vmap.mapped, 1e-3, 2e-4)
 NUMPY_LANES = Rung(
     "numpy lanes", _vectorized(lambda work: True), lambda work: numpy_lanes.vectorized(work),
-    lambda work: 5e-4, 3e-5, lambda work: shortest(work.items.columns, work.functions),
+    5e-4, 3e-5, lambda work: shortest(work.items.columns, work.functions),
 )  # fmt: skip
 # Items that wait run unchanged in threads.
 THREADS = Rung(
-    "threads", _wait, overlap.overlapped, lambda work: 0.0, least_item=lambda work: threads.CHEAP / 4,
+    "threads", _wait, overlap.overlapped, 0.0, least_item=lambda work: threads.CHEAP / 4,
     fewest=2, replayable=False,
 )  # fmt: skip
 

@@ -4,6 +4,7 @@ import operator
 import types
 from typing import TYPE_CHECKING, Any
 
+from ..errors import ValidationError
 from .exceptions import raise_interrupt
 from .items import Blocks, Items
 
@@ -42,6 +43,10 @@ class Failed(Exception):
         self.values, self.error = values, error
 
 
+class Mismatch(ValidationError):
+    """Raised with `check=True` if a site's result differs from plain Python."""
+
+
 class Work:
     """The items, body and condition of one execution.
 
@@ -72,6 +77,11 @@ class Work:
         self.new = False
         self.partial: dict[int, list[Any]] = {}
 
+    @property
+    def each(self) -> bool:
+        """True if each item yields exactly one value."""
+        return self.cond is None and not self.events
+
     def one(self, i: int) -> list[Any]:
         """Return the values of item i, computed by plain Python."""
         row = self.items.row(i)
@@ -95,12 +105,13 @@ class Work:
             raise_interrupt(error)
             raise Bail(f"item {i} raises {type(error).__name__}") from None
 
-    def pay(self, seconds: float) -> None:
-        """Charge `seconds` to the budget for trials."""
-        self.site.budget.used += seconds
+    def ran(self, name: str) -> None:
+        """Record that the rung or strategy of this name ran all items."""
+        self.plan.last = name
+        self.site.took(name)
 
     def took(self, seconds: float) -> None:
-        """Record that a rung ran the whole call in `seconds`, overhead included."""
+        """Record how long the whole call took, overhead included."""
         costs, n, record = self.plan.costs, self.items.n, self.record
         costs.unseen += seconds
         if record is not None:
@@ -108,6 +119,6 @@ class Work:
             over = seconds - costs.plain_item * n
             if over > 0.0 and costs.plain_item:
                 record.lost(over)
-                self.pay(over)
+                self.site.budget.used += over
             else:
                 record.losses = 0
