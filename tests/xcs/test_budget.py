@@ -9,7 +9,7 @@ from wide_compiler.xcs import timing
 from wide_compiler.xcs.choice import choose
 from wide_compiler.xcs.costs import SHARE, Budget, Costs, RungCosts
 from wide_compiler.xcs.items import Items
-from wide_compiler.xcs.rungs import Rung
+from wide_compiler.xcs.strategies import Rung
 from wide_compiler.xcs.work import Bail, Miss, Work
 
 XS = [float(i) for i in range(100)]

@@ -1,12 +1,14 @@
 """Choose how to run a site: the fastest measured rung, or the plain loop. `costs` describes the policy."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..errors import ArgumentError
+from ..guards.modes import autocast_state, precision
 from ..measure.clock import current_clock
 from ..measure.policy import beats, margin
 from . import timing
@@ -14,13 +16,17 @@ from .comparison import same
 from .costs import RungCosts
 from .exceptions import raise_interrupt
 from .independent import marked_in
-from .items import Items
-from .rungs import Rung
-from .signature import MOST_SIGNATURES, signature_of
+from .items import Blocks, Items
+from .proof.guards import SMALL
+from .proof.kinds import CONSTANTS, CONTAINERS
 from .work import Bail, Failed, Mismatch, Miss, Work, closure_values
+
+if TYPE_CHECKING:
+    from .strategies import Rung
 
 PART = 4  # a trial runs 1/PART of the items
 RUNNERS = 128  # maximum number of items in a trial on a GPU
+MOST_SIGNATURES = 64  # per rung; when reached, all are dropped
 
 
 def run(work: Work) -> list[Any] | Miss:
@@ -62,7 +68,7 @@ def run(work: Work) -> list[Any] | Miss:
     return values
 
 
-def choose(work: Work, rungs: Sequence[Rung]) -> list[Any] | Miss:
+def choose(work: Work, rungs: "Sequence[Rung]") -> list[Any] | Miss:
     """Run the items with the rung expected to be fastest, if it beats the plain loop."""
     able = [rung for rung in rungs if rung.applies(work)]
     costs, n = work.plan.costs, work.items.n
@@ -88,7 +94,7 @@ def choose(work: Work, rungs: Sequence[Rung]) -> list[Any] | Miss:
     return Miss() if best is None else _attempt(work, best, costs.of(best.name))
 
 
-def _affords(work: Work, rung: Rung, record: RungCosts) -> bool:
+def _affords(work: Work, rung: "Rung", record: RungCosts) -> bool:
     if not rung.replayable and not record.losses:
         return True  # each item runs once, so a trial repeats no work
     price = max(record.price, rung.price)
@@ -97,7 +103,7 @@ def _affords(work: Work, rung: Rung, record: RungCosts) -> bool:
     return work.site.budget.affords(price * 2.0**record.losses)
 
 
-def _tried(work: Work, rung: Rung, record: RungCosts, plain: float) -> float | None:
+def _tried(work: Work, rung: "Rung", record: RungCosts, plain: float) -> float | None:
     """Return the estimated seconds of a rung for all items; None if it fails.
 
     The rung runs once to build what it needs (compilation, caches), then is timed with 1/8 and 1/4 of the
@@ -133,13 +139,13 @@ def _part(work: Work, count: int) -> Work:
     return Work(work.site, work.plan, items, work.functions)
 
 
-def _seconds(work: Work, rung: Rung) -> float:
+def _seconds(work: Work, rung: "Rung") -> float:
     began = timing.now()
     rung.run(work)
     return timing.now() - began
 
 
-def _wins(part: Work, rung: Rung, gpu: torch.device) -> bool:
+def _wins(part: Work, rung: "Rung", gpu: torch.device) -> bool:
     """Return whether the rung is faster than the plain loop on a GPU.
 
     Calls on a GPU return before the kernels finish, so both are timed in turns with synchronisation.
@@ -160,7 +166,7 @@ def gpu_of(work: Work) -> torch.device | None:
     return next((tensor.device for tensor in tensors if tensor.is_cuda), None)
 
 
-def _attempt(work: Work, rung: Rung, record: RungCosts) -> list[Any] | Miss:
+def _attempt(work: Work, rung: "Rung", record: RungCosts) -> list[Any] | Miss:
     """Run a rung on all items and return the values, or a `Miss` if it fails.
 
     For items with a new signature, some results are compared with the plain loop.
@@ -224,3 +230,53 @@ def _verify(work: Work, values: list[Any]) -> None:
         right = same(front, values[: len(front) if many else None], rtol) and same(back, tail, rtol)
     if not right:
         raise Bail("results differ from the loop")
+
+
+def signature_of(work: Work) -> tuple[Any, ...]:
+    """Return the types and shapes of the first items and of shared values, and the modes of PyTorch.
+
+    Results of a rung are compared with the plain loop once per signature. Shared tensors matter because type
+    promotion depends on their dimensions. Shared constants matter if the body branches on them.
+    """
+    guards, columns = work.plan.guards, work.items.columns
+    modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast_state()
+    signature = [*map(_column, columns), modes]
+    for function in filter(None, (work.body, work.cond)):
+        signature += map(_look, closure_values(function))
+    tensors, branches = any(isinstance(column[0], Tensor) for column in columns), work.plan.texts.branches
+    if tensors or branches:
+        seen = work.seen or guards.hold(work.functions, columns) or ()
+        shared = [value for value, many in zip(seen, guards.vector, strict=False) if not many]
+        signature += [_look(value) for value in shared if tensors and isinstance(value, Tensor)]
+        signature += [_value(value) for value in shared if branches]
+        signature.append(precision() if tensors else None)
+    return tuple(signature)
+
+
+def _column(column: Any) -> Any:
+    """Return the signature of one loop variable, from its first item."""
+    if type(column) is Blocks:
+        column = column.blocks[0]
+    if type(column) in (np.ndarray, Tensor):
+        return _look(column, 1)
+    return _look(column[0])
+
+
+def _look(value: Any, axis: int = 0) -> Any:
+    """Return type, dtype, and shape from `axis` on."""
+    if type(value) is np.ndarray:
+        return value.dtype, value.dtype.char, value.shape[axis:]  # equal dtypes may have different scalars
+    if isinstance(value, Tensor):
+        return type(value), value.dtype, value.shape[axis:], value.device, value.requires_grad
+    return type(value)
+
+
+def _value(value: Any) -> Any:
+    """Return the part of a shared value that a body may branch on."""
+    kind = type(value)
+    if kind in CONSTANTS:
+        return kind, value
+    if kind in CONTAINERS and len(value) <= SMALL:
+        parts = [*value, *value.values()] if kind is dict else value
+        return kind, repr(value) if all(type(part) in CONSTANTS for part in parts) else None
+    return None

@@ -48,10 +48,10 @@ class IRGraph:
     def paths(self, start: str) -> set[str]:
         """Return the ids of all nodes that depend on `start`."""
         found: set[str] = set()
-        new = set(self.edges[start])
+        new = self.edges[start]
         while new:
             found |= new
-            new = {after for node in new for after in self.edges[node]} - found
+            new = set().union(*(self.edges[node] for node in new)) - found
         return found
 
     def independent(self, a: str, b: str) -> bool:

@@ -7,7 +7,6 @@ not need additional frames.
 import ast
 import functools
 import inspect
-import itertools
 import linecache
 import sys
 import threading
@@ -71,12 +70,7 @@ class Runtime:
         return ZipOrEnumerate(function, args, kwargs)
 
     def prepared(self) -> types.FunctionType:
-        """Return the function to run on the first call, after rewriting it."""
-        self.prepare()
-        return written(self.function) if self.why else self.function
-
-    def prepare(self) -> None:
-        """Rewrite the function once; other threads wait.
+        """Rewrite the function once, while other threads wait; return the function to run.
 
         If that fails, every call goes to the original code.
         """
@@ -84,6 +78,7 @@ class Runtime:
             if not self.ready:
                 self._rewrite()
                 self.ready = True
+        return written(self.function) if self.why else self.function
 
     def _rewrite(self) -> None:
         try:
@@ -95,7 +90,7 @@ class Runtime:
             error = f"internal error while rewriting it: {type(reason).__name__}: {reason}"
             self.why = str(reason) if isinstance(reason, NoSource) else error
             self.texts = []
-            _warn(self.original.__qualname__, self.why, stacklevel=5)
+            _warn(self.original.__qualname__, self.why)
             return
         for site in self.sites:
             setattr(self, f"s{site.text.index}", site)
@@ -103,12 +98,12 @@ class Runtime:
 
     def explain(self) -> Explanation:
         """Return how each site ran, line by line, and why not faster."""
-        self.prepare()
+        self.prepared()
         return explained(self)
 
     def stats(self) -> dict[str, dict[str, int]]:
         """Return the number of calls of each rung, by site."""
-        self.prepare()
+        self.prepared()
         return by_site(self.sites)
 
 
@@ -148,8 +143,8 @@ def _mentioning_runtime(tree: Any) -> Any:
     return tree
 
 
-def _warn(name: str, why: str, stacklevel: int = 4) -> None:
-    warnings.warn(f"jit: {name} runs unchanged: {why}", XcsWarning, stacklevel=stacklevel)
+def _warn(name: str, why: str) -> None:
+    warnings.warn(f"jit: {name} runs unchanged: {why}", XcsWarning, stacklevel=4)
 
 
 @functools.lru_cache(maxsize=256)
@@ -158,22 +153,20 @@ def _trampoline(free: tuple[str, ...]) -> types.CodeType:
 
     It has the same closure cells.
     """
-    names = (*free, RUNTIME)
-    spaces: dict[str, Any] = {}
-    inner = [f"cell_{i:06d}" for i in range(len(names))]
-    mention = ", ".join(inner)
-    text = (
-        f"def outer({mention}):\n"
-        f"    def first(*args, **kwargs):\n"
-        f"        if False:\n            {mention}\n"
-        f"        if {inner[-1]}.compiling() or {inner[-1]}.tracer() is not None:\n"
-        f"            return {inner[-1]}.original(*args, **kwargs)\n"
-        f"        return {inner[-1]}.prepared()(*args, **kwargs)\n"
-        f"    return first\n"
-    )
+    cells = [f"cell_{i:06d}" for i in range(len(free) + 1)]
+    mention, spaces = ", ".join(cells), {}  # type: str, dict[str, Any]
+    text = f"""
+def outer({mention}):
+    def first(*args, **kwargs):
+        if False:
+            {mention}
+        if {cells[-1]}.compiling() or {cells[-1]}.tracer() is not None:
+            return {cells[-1]}.original(*args, **kwargs)
+        return {cells[-1]}.prepared()(*args, **kwargs)
+    return first
+"""
     exec(compile(text, PASSED_OVER, "exec"), spaces)
-    made = spaces["outer"](*itertools.repeat(None, len(names)))
-    return made.__code__
+    return spaces["outer"](*cells).__code__
 
 
 @overload

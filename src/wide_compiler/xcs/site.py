@@ -8,23 +8,23 @@ import builtins
 import contextlib
 import itertools
 import operator
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..errors import WideError
+from ..guards.modes import capturing, plain_world
 from . import timing
 from .call import SiteCall
 from .choice import run
-from .costs import TOO_LITTLE, Budget, Costs
+from .costs import TOO_LITTLE, Budget, Costs, Schedule
 from .exceptions import raise_interrupt
 from .items import Blocks, Items, items_of, kept_blocks
 from .lanes.lane import Diverge
 from .outputs import carried_on, fill, fillable, inert, rooms
 from .plan import Plan, make_plan
 from .proof.effects import Effect
-from .rungs import shortest
-from .schedule import Schedule
-from .surroundings import in_the_way
+from .strategies import shortest
 from .text.site_text import SiteText
 from .text.sites import SHORT_CIRCUIT
 from .work import Bail, Failed, Miss, Work
@@ -44,7 +44,20 @@ NO_ITEMS = (
     "its iterable is not an exact list, tuple, range, dict view, array or tensor, or its items do not fit "
     "the loop variables"
 )
+TRACED = "a debugger, profiler or coverage tool is active"
+_monitoring = getattr(sys, "monitoring", None)  # Python 3.12
 STOPS_EARLY = "any() and all() stop early, so running all items would waste time"
+
+
+def in_the_way() -> str:
+    """Return why only the original code may run here; '' if there is no reason."""
+    monitored = _monitoring is not None and any(map(_monitoring.get_tool, range(6)))
+    if sys.gettrace() is not None or sys.getprofile() is not None or monitored:
+        return TRACED
+    if not plain_world():
+        return "a mode or transform of PyTorch is active, such as torch.func.grad or a TorchFunctionMode"
+    # Comparing and timing would synchronise with the GPU.
+    return "a CUDA graph is being recorded" if capturing() else ""
 
 
 class Site:
@@ -145,9 +158,7 @@ class Site:
     def start(self, *thunks: Any) -> SiteCall:
         """Run independent statements; each is a function without arguments."""
         call, functions = SiteCall(self, None), {f"thunk {i}": thunk for i, thunk in enumerate(thunks)}
-        return self._guarded(
-            call, lambda: self._decide(call, Items([thunks], len(thunks)), functions, None)
-        )
+        return self._guarded(call, lambda: self._decide(call, Items([thunks], len(thunks)), functions, None))
 
     def _guarded(self, call: SiteCall, decide: Callable[[], None]) -> SiteCall:
         """Run `decide`. After an internal error the original code runs, and the error is recorded."""
@@ -231,23 +242,9 @@ class Site:
             return
         if items.n < 2:
             return self.went_plain("it has fewer than two items")
-        paid = self.budget.used
-        try:
-            values, work = self.values(items, functions, after)
-        except Failed as failure:
-            call.done, call.values, call.error = True, failure.values, failure.error
-            return
-        call.looked = timing.now() - call.looked - (self.budget.used - paid)
-        if work is not None and type(values) is not Miss:
-            work.took(call.looked)
-            call.done, call.values, call.pure = True, values, work.plan.effect is Effect.PURE
-        elif self.schedule.measure:
-            call.watch(items.n, self.first if work is None else work.plan.costs)
-
-    def values(self, items: Items, functions: dict[str, Any], after: Any = None) -> tuple[Any, Work | None]:
-        """Return the values of all items or a `Miss`, and the `Work` if a strategy was tried."""
-        statements = self.text.kind == "statements"
+        paid, statements = self.budget.used, self.text.kind == "statements"
         plan, seen = self.plan_for(functions, self.text.bodies, () if statements else items.columns)
+        values: list[Any] | Miss = Miss()
         if plan is None:
             self.went_plain(TOO_LITTLE)
         elif plan.declined:
@@ -257,13 +254,20 @@ class Site:
         elif self.text.caught and plan.effect is Effect.IO:
             self.went_plain("it fills a container inside a try, which may catch an error of filling it")
         else:
-            work = Work(self, plan, items, functions)
-            work.seen, work.after = seen, after
-            values = run(work)
-            if isinstance(values, Miss):
-                self.went_plain()
-            return values, work
-        return Miss(), None
+            work = Work(self, plan, items, functions, seen, after)
+            try:
+                values = run(work)
+            except Failed as failure:
+                call.done, call.values, call.error = True, failure.values, failure.error
+                return
+            if not isinstance(values, Miss):
+                work.took(timing.now() - call.looked - (self.budget.used - paid))
+                call.done, call.values, call.pure = True, values, plan.effect is Effect.PURE
+                return
+            self.went_plain()
+        call.looked = timing.now() - call.looked - (self.budget.used - paid)
+        if self.schedule.measure:
+            call.watch(items.n, self.first if plan is None or plan.declined else plan.costs)
 
     def may_analyse(self, functions: dict[str, Any], columns: Any) -> bool:
         """Return whether an analysis is affordable and the items are long enough for a rung to be faster."""

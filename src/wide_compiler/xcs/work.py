@@ -66,13 +66,15 @@ class Work:
         "site",
     )  # fmt: skip
 
-    def __init__(self, site: "Site", plan: "Plan", items: Items, functions: dict[str, Any]):
+    def __init__(
+        self, site: "Site", plan: "Plan", items: Items, functions: dict[str, Any],
+        seen: list[Any] | None = None, after: list[Blocks] | None = None,
+    ):  # fmt: skip
         self.site, self.plan, self.items, self.functions = site, plan, items, functions
         self.body: Any = functions.get("body", operator.call)
         self.cond: Any = functions.get("cond")
         self.events = site.text.kind == "loop" and not site.text.single
-        self.seen: list[Any] | None = None
-        self.after: list[Blocks] | None = None
+        self.seen, self.after = seen, after
         self.record: Any = None
         self.new = False
         self.partial: dict[int, list[Any]] = {}

@@ -17,7 +17,7 @@ from ..text.trees import clone
 from ..work import Bail
 from .array_rules import apply_function
 from .lane import Lane, Objects, lanes_in, no_rule
-from .lane_indexing import item_at
+from .operators import item_at
 from .python_functions import builtin_call
 
 DISPATCH = "\U0010fffe_call"  # not a valid identifier, so no clash with user names
