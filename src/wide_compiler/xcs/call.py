@@ -4,6 +4,7 @@ The rewritten code checks `done`. If it is set, `take()` returns the result. Oth
 in place over `rest()`, so exceptions of plain Python come from the user's own frames.
 """
 
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +52,15 @@ class SiteCall:
         """Return the items for the original code."""
         source = made(self.source)
         self.source = None
-        return source if self.costs is None else watched(self, source)
+        if self.costs is None:
+            return source
+        self.began = timing.now()
+        return itertools.chain(source, self._ended())
+
+    def _ended(self) -> Iterator[Any]:
+        """Yield nothing, but report that the original code has taken all items."""
+        self.over()
+        yield from ()
 
     def value(self, i: int) -> Any:
         """Return the result of the i-th of several independent statements, or raise the error."""
@@ -61,9 +70,9 @@ class SiteCall:
         raise_here(self.error)
 
     def over(self) -> None:
-        """Report that all independent statements have run."""
+        """Report that the original code has run to its end. If it raises, the site pauses for a while."""
         if self.costs is not None:
-            self.site.ran_plainly(self, timing.now() - self.began, True)
+            self.site.ran_plainly(self.costs, self.n, timing.now() - self.began, self.looked)
 
     # Called by the site.
 
@@ -76,13 +85,3 @@ class SiteCall:
     def watch(self, n: int, costs: "Costs") -> None:
         """Time the original code."""
         self.n, self.costs, self.began = n, costs, timing.now()
-
-
-def watched(call: SiteCall, source: Any) -> Iterator[Any]:
-    """Yield the items of `source`, timed."""
-    began, ended = timing.now(), False
-    try:
-        yield from source
-        ended = True
-    finally:
-        call.site.ran_plainly(call, timing.now() - began, ended)

@@ -38,7 +38,7 @@ PLANS = 4
 ANALYSIS_SECONDS = 5e-4  # approximate duration of an analysis
 # Maximum number of iterations of nested loops in a comprehension, since all of them are listed first.
 MOST_ROUNDS = 2**20
-WATCHED = 2e-8  # overhead of timing the plain loop, in seconds per item
+WATCHED = 1e-8  # overhead of timing the plain loop, in seconds per item
 # Expected by `items_of`.
 NO_ITEMS = (
     "its iterable is not an exact list, tuple, range, dict view, array or tensor, or its items do not fit "
@@ -300,16 +300,13 @@ class Site:
 
     # Records.
 
-    def ran_plainly(self, call: SiteCall, seconds: float, ended: bool) -> None:
-        """Record that the original loop ran, to its end or until it was abandoned."""
+    def ran_plainly(self, costs: Costs, n: int, seconds: float, looked: float) -> None:
+        """Record that the original code ran n items in `seconds`, after examining the call for `looked`."""
         try:
-            if ended and call.costs is not None:
-                call.costs.measured(seconds, call.n)
-            elif not ended:
-                self.schedule.back_off()  # it raised, so examining such loops gains nothing
+            costs.measured(seconds, n)
             self.latest = seconds
             self.budget.spent += seconds
-            self.schedule.rest(call.looked + WATCHED * call.n, seconds)
+            self.schedule.rest(looked + WATCHED * n, seconds)
         except OURS as error:
             self.broke(error)
         self._leave()

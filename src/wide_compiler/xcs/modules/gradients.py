@@ -8,7 +8,7 @@ the gradients of all members at once.
 import itertools
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,20 +18,18 @@ from ...routers.fused_lanes import Fused
 from ..work import Bail, Work
 from .trial import finite, storage
 
+if TYPE_CHECKING:
+    from .group import Group
+
 # An argument of the graph, or its position, and the tensors that it is made of: one per lane, or one shared.
 Place = tuple[Any, list[Tensor]]
+Gather = Callable[[], list[Tensor]]
 _HOOKS = tuple(map(operator.attrgetter, ("_backward_hooks", "_post_accumulate_grad_hooks")))
 _keeps_graph: Any = torch._C._autograd._get_current_graph_task_keep_graph  # type: ignore[attr-defined]
 
 
 class SavedTensors(NamedTuple):
-    """What the graph of one member saves.
-
-    Attributes:
-        places: for each argument, whether it is saved.
-        output: whether the output is saved.
-        anything: whether any tensor is saved.
-    """
+    """What the graph of one member saves: which arguments, the output, any tensor at all."""
 
     places: list[bool]
     output: bool
@@ -44,18 +42,12 @@ def all_of(inputs: Sequence[Any]) -> list[Tensor]:
 
 
 def run(
-    work: Work,
-    states: list[Tensor],
-    fused: Fused,
-    known: dict[Fused, SavedTensors],
-    inputs: list[Any],
-    wide: Sequence[bool],
-    gather: Callable[[], list[Tensor]],
+    work: Work, group: "Group", fused: Fused, inputs: list[Any], wide: Sequence[bool], gather: Gather
 ) -> list[Tensor]:
     """Return the outputs of all members, each with its own node in the autograd graph. Raises `Bail`."""
     if work.plan.memory.get("backward by parts"):
         raise Bail("backward() reaches some members at a time, and only in the loop each has its own graph")
-    tensors = [*states, *all_of(inputs)]
+    tensors, known = [*group.guard.real, *all_of(inputs)], group.saved
     if torch.is_anomaly_enabled() or any(any(map(hooks, tensors)) for hooks in _HOOKS):
         raise Bail("gradient hooks or anomaly detection are active")
     places: list[Place] = [(source.position, source.tensors()) for source in fused.sources]
@@ -87,9 +79,7 @@ class LaneCall:
         freed: lanes whose graph was freed by backward.
     """
 
-    def __init__(
-        self, fused: Fused, gather: Any, places: list[Place], saved: SavedTensors, memory: dict[str, Any]
-    ):
+    def __init__(self, fused: Fused, gather: Gather, places: list[Place], saved: SavedTensors, memory: Any):
         self.again, self.saved, self.memory = (lambda: fused.stacked(gather())), saved, memory
         self.leaves: list[Place] = []
         self.freed: set[int] = set()
