@@ -6,6 +6,7 @@ Iterating over anything else might run user code, so the plain loop handles it.
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,13 +58,12 @@ def kept_blocks(source: Any, before: list[Blocks] | None) -> Any:
     return kept if kept is not None and kept.rows is source and len(source) == kept.n else None
 
 
+@dataclass
 class Items:
     """The items of a loop. `columns[j][i]` is loop variable j in iteration i, of n."""
 
-    __slots__ = ("columns", "n")
-
-    def __init__(self, columns: Columns, n: int):
-        self.columns, self.n = columns, n
+    columns: Columns
+    n: int
 
     def row(self, i: int) -> list[Any]:
         return [column[i] for column in self.columns]

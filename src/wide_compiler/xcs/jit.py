@@ -112,13 +112,7 @@ Rewritten = tuple[list[SiteText], types.CodeType]
 
 
 def rewritten(original: types.FunctionType) -> Rewritten:
-    """Return the sites of a function and its rewritten code.
-
-    Cached by code object, so that functions created repeatedly by a factory share one rewrite.
-
-    Raises:
-        NoSource: the source is not available or does not match the code.
-    """
+    """Return the sites of a function and its rewritten code, cached by code object. Raises `NoSource`."""
     like = original.__code__
     known = _known.get(like)
     if known is None or known[1].co_filename != like.co_filename:
@@ -149,10 +143,7 @@ def _warn(name: str, why: str) -> None:
 
 @functools.lru_cache(maxsize=256)
 def _trampoline(free: tuple[str, ...]) -> types.CodeType:
-    """Return code for the first call, which passes all arguments to the runtime.
-
-    It has the same closure cells.
-    """
+    """Return code for the first call, with the same closure cells, which passes all to the runtime."""
     cells = [f"cell_{i:06d}" for i in range(len(free) + 1)]
     mention, spaces = ", ".join(cells), {}  # type: str, dict[str, Any]
     text = f"""

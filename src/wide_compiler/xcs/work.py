@@ -32,8 +32,6 @@ class Bail(BaseException):
 class Miss:
     """Returned instead of values if the original code should run."""
 
-    __slots__ = ()
-
 
 class Failed(Exception):
     """An item raised `error`; `values` are those of the items before it."""
@@ -60,11 +58,6 @@ class Work:
         record: costs of the rung that ran all items.
         partial: events of an item that raised, by index.
     """
-
-    __slots__ = (
-        "after", "body", "cond", "events", "functions", "items", "new", "partial", "plan", "record", "seen",
-        "site",
-    )  # fmt: skip
 
     def __init__(
         self, site: "Site", plan: "Plan", items: Items, functions: dict[str, Any],

@@ -54,16 +54,12 @@ class _DispatchCalls(ast.NodeTransformer):
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
         """Dispatch `is`, since lanes are new objects, and `in`."""
         self.generic_visit(node)
-        if len(node.ops) == 1 and isinstance(node.ops[0], (ast.In, ast.NotIn)):
+        if any(isinstance(op, (ast.Is, ast.IsNot)) for op in node.ops):
+            right = node.comparators[0] if len(node.ops) == 1 else ast.Name(DISPATCH, ast.Load())
+            node.left = ast.copy_location(self._dispatched("checked", node.left, right), node.left)
+        elif any(isinstance(op, (ast.In, ast.NotIn)) for op in node.ops):
             node.left = ast.copy_location(self._dispatched("sought", node.left), node.left)
-            return node
-        if not any(isinstance(op, (ast.Is, ast.IsNot)) for op in node.ops):
-            return node
-        right = node.comparators[0] if len(node.ops) == 1 else ast.Name(DISPATCH, ast.Load())
-        asked = self._dispatched("same", node.left, right)
-        if isinstance(node.ops[0], ast.IsNot):
-            asked = ast.UnaryOp(ast.Not(), asked)
-        return ast.copy_location(asked, node)
+        return node
 
     @staticmethod
     def _dispatched(method: str, *given: ast.expr) -> ast.expr:
@@ -159,12 +155,12 @@ class Dispatcher:
             raise Bail("a search (`in`) for nan or an object, which Python finds by identity")
         return value
 
-    def same(self, a: Any, b: Any) -> bool:
-        """Return `a is b`. Lanes can only be compared with None. Raises `Bail`."""
+    def checked(self, a: Any, b: Any) -> Any:
+        """Return the left operand of `a is b`. Lanes can only be compared with None. Raises `Bail`."""
         lanes = type(a) in (Lane, Objects) or type(b) in (Lane, Objects)
         if b is self or (lanes and a is not None and b is not None):
             raise Bail("a comparison by `is` of numbers or arrays")
-        return a is b
+        return a
 
     def _python(self, function: types.FunctionType, args: tuple, kwargs: dict[str, Any]) -> Any:
         made = self.ready.get(function)

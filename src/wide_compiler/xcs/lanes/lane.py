@@ -100,10 +100,8 @@ class Objects:
     __slots__ = ("column", "gather", "read")
 
     def __init__(self, column: Sequence[Any], gather: Any):
-        put = object.__setattr__
-        put(self, "column", column)
-        put(self, "gather", gather)
-        put(self, "read", {})
+        for name, value in (("column", column), ("gather", gather), ("read", {})):
+            object.__setattr__(self, name, value)
 
     def __getattribute__(self, name: str) -> Any:
         """Return a field of all items as a lane, or a method bound to all items."""

@@ -7,7 +7,7 @@ import numpy as np
 
 from ..proof.kinds import CONTAINERS
 from ..work import Bail
-from .arithmetic import apply_ufunc, arithmetic
+from .arithmetic import COMPARISONS, OPERATORS, apply_ufunc, arithmetic
 from .array_rules import apply_function, attribute
 from .gather import NOT_CONTIGUOUS, by_item
 from .lane import COMPUTING, Lane, Objects, computed
@@ -159,20 +159,14 @@ def _inplace(ufunc: np.ufunc) -> Any:
     return operate
 
 
-_BINARY = {
-    "add": np.add, "sub": np.subtract, "mul": np.multiply, "truediv": np.true_divide, "mod": np.remainder,
-    "floordiv": np.floor_divide, "pow": np.power, "matmul": np.matmul, "and": np.bitwise_and,
-    "or": np.bitwise_or, "xor": np.bitwise_xor,
-}  # fmt: skip
-_COMPARE = {"lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal,
-            "ne": np.not_equal}  # fmt: skip
-_UNARY = {"neg": np.negative, "pos": np.positive, "abs": np.absolute, "invert": np.invert}
+_NAMED = {rule.__name__.strip("_"): ufunc for ufunc, rule in OPERATORS.items()} | {"matmul": np.matmul}
+_ARITHMETIC = {name: ufunc for name, ufunc in _NAMED.items() if ufunc.nin == 2 and ufunc not in COMPARISONS}
 _METHODS: dict[str, Any] = {
-    **{f"__{name}__": _method(ufunc) for name, ufunc in (_BINARY | _COMPARE | _UNARY).items()},
-    **{f"__r{name}__": _method(ufunc, reflected=True) for name, ufunc in _BINARY.items()},
-    **{f"__i{name}__": _inplace(ufunc) for name, ufunc in _BINARY.items()},
+    **{f"__{name}__": _method(ufunc) for name, ufunc in _NAMED.items()},
+    **{f"__r{name}__": _method(ufunc, reflected=True) for name, ufunc in _ARITHMETIC.items()},
+    **{f"__i{name}__": _inplace(ufunc) for name, ufunc in _ARITHMETIC.items()},
     "__getattr__": _getattr, "__getitem__": item_at, "__iter__": _iterate, "__array_ufunc__": _array_ufunc,
     "__array_function__": lambda x, run, _, args, options: apply_function(run, args, options),
 }  # fmt: skip
-for _name, _method in _METHODS.items():
-    setattr(Lane, _name, _method)
+for _name, _rule in _METHODS.items():
+    setattr(Lane, _name, _rule)
