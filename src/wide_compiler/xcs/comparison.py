@@ -79,8 +79,8 @@ class Comparison:
 
     def _same_mutable(self, a: Any, b: Any, path: str) -> None:
         if isinstance(a, np.ndarray):
-            kinds = [(x.shape, *(x.flags[flag] for flag in FLAGS)) for x in (a, b)]
-            _equal(*kinds, path)
+            kind, other = ((x.shape, *(x.flags[flag] for flag in FLAGS)) for x in (a, b))
+            _equal(kind, other, path)
             self.extents.append((path, _extent(a), _extent(b)))
             if a.dtype == object:
                 self._items(a.ravel().tolist(), b.ravel().tolist(), path)

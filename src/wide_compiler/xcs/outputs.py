@@ -85,7 +85,7 @@ def fill(text: SiteText, values: list[Any], containers: list[Any], totals: list[
         return
     of_totals, of_containers = itertools.count(), iter(containers)
     # By sink: the container, and the key if that is a place among the totals.
-    homes = [
+    homes: list[Any] = [
         (totals, next(of_totals)) if s.kind in TOTALS else (next(of_containers), None) for s in text.sinks
     ]
     for value in values:

@@ -124,8 +124,7 @@ class LaneCall:
             found = torch.autograd.grad(self.out, leaves, stacked, retain, allow_unused=True)
             rows = zip(found, self.leaves, strict=True)
             gradients = [
-                [g] if len(column) == 1 else [None] * n if g is None else g.unbind(0)
-                for g, (_, column) in rows
+                [g] if len(column) == 1 else [None] * n if g is None else [*g] for g, (_, column) in rows
             ]
         wanted = itertools.chain.from_iterable([True] if len(row) == 1 else reached for row in gradients)
         each = itertools.chain.from_iterable(gradients)
