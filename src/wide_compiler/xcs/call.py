@@ -18,23 +18,19 @@ if TYPE_CHECKING:
 
 
 class SiteCall:
-    """One execution of a site: `done` with values or an error, or the original code runs.
-
-    Attributes:
-        pure: True if running the original code again would be correct.
-        n, costs: the number of items; set if the plain loop is timed.
-        looked: time at which the site began to examine this call; later, how many seconds that took.
-        began: time at which the original code started.
-    """
+    """One execution of a site: `done` with values or an error, or the original code runs."""
 
     __slots__ = ("began", "costs", "done", "error", "looked", "n", "pure", "site", "source", "values")
 
     def __init__(self, site: "Site", source: Any):
         self.site, self.source = site, source
-        self.done, self.pure, self.looked, self.began, self.n = False, False, 0.0, 0.0, 0
+        self.done = self.pure = False  # `pure`: running the original code again would be correct
+        self.looked = 0.0  # when the site began to examine this call; later, how many seconds that took
         self.values: Any = None
         self.error: BaseException | None = None
+        # Set if the original code is timed.
         self.costs: Costs | None = None
+        self.n, self.began = 0, 0.0
 
     # Called by the rewritten code.
 

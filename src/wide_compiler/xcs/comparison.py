@@ -34,19 +34,14 @@ def same(a: Any, b: Any, rtol: float | None = None) -> bool:
 
 
 class Comparison:
-    """Compares two values recursively, including aliasing between their parts. Raises `ResultsDiffer`.
-
-    Attributes:
-        met: for each side, mutable objects by id, with the number of their pair.
-        kept: keeps the objects alive, so that their ids are not reused.
-        extents: path and byte ranges of each pair of arrays.
-    """
+    """Compares two values recursively, including aliasing between their parts. Raises `ResultsDiffer`."""
 
     def __init__(self, rtol: float | None):
         self.rtol = rtol
+        # For each side, mutable objects by id, with the number of their pair; `kept` keeps the ids in use.
         self.met: tuple[dict[int, int], dict[int, int]] = ({}, {})
         self.kept: list[Any] = []
-        self.extents: list[tuple[str, Extent, Extent]] = []
+        self.extents: list[tuple[str, Extent, Extent]] = []  # path and byte ranges of each pair of arrays
 
     def same_overlaps(self) -> None:
         """Compare which arrays share memory. Only neighbours by address are compared."""

@@ -38,21 +38,13 @@ class Budget:
 
 @dataclass
 class RungCosts:
-    """Measured costs of one rung at one site.
+    """Measured costs of one rung at one site."""
 
-    Attributes:
-        recent: (seconds, number of items) of the last calls, the trial included.
-        signatures: signatures of items whose results were compared with the plain loop.
-        price: seconds of the last lost trial or failed call.
-        losses: number of consecutive losses.
-        why_not: why the rung failed last; '' if it did not.
-    """
-
-    recent: list[tuple[float, int]] = field(default_factory=list)
-    signatures: set[Any] = field(default_factory=set)
-    price: float = 0.0
-    losses: int = 0
-    why_not: str = ""
+    recent: list[tuple[float, int]] = field(default_factory=list)  # (seconds, items) of trial and last calls
+    signatures: set[Any] = field(default_factory=set)  # of items whose results were compared
+    price: float = 0.0  # seconds of the last lost trial or failed call
+    losses: int = 0  # in a row
+    why_not: str = ""  # why the rung failed last
 
     def predicted(self, n: int) -> float | None:
         """Return the estimated seconds for n items, or None.
@@ -73,17 +65,11 @@ class RungCosts:
 
 @dataclass
 class Costs:
-    """Measured costs of a plan.
+    """Measured costs of a plan."""
 
-    Attributes:
-        recent: seconds per item of the last plain loops.
-        records: costs by name of the rung.
-        unseen: seconds of rungs since the plain loop was last timed.
-    """
-
-    recent: list[float] = field(default_factory=list)
-    records: dict[str, RungCosts] = field(default_factory=dict)
-    unseen: float = 0.0
+    recent: list[float] = field(default_factory=list)  # seconds per item of the last plain loops
+    records: dict[str, RungCosts] = field(default_factory=dict)  # by name of the rung
+    unseen: float = 0.0  # seconds of rungs since the plain loop was last timed
 
     def of(self, rung: str) -> RungCosts:
         return self.records.setdefault(rung, RungCosts())

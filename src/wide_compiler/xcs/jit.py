@@ -41,24 +41,16 @@ class XcsWarning(UserWarning):
 
 
 class Runtime:
-    """The state behind one jitted function; the rewritten code calls its sites `s0`, `s1`, ... and `source`.
-
-    Attributes:
-        original: the function before `jit`.
-        function: the jitted function; `code` is the code object that `jit` gave to it.
-        traced: indices of sites that a debugger or coverage tool has traced.
-        why: why the function runs unchanged; '' if it does not.
-    """
+    """The state behind one jitted function; the rewritten code calls its sites `s0`, `s1` and `source`."""
 
     def __init__(self, original: types.FunctionType, config: Config):
-        self.original = original
-        self.config = config
-        self.function: Any = None
-        self.code: types.CodeType | None = None
+        self.original, self.config = original, config
+        self.function: Any = None  # the jitted function
+        self.code: types.CodeType | None = None  # the code object that `jit` gave to it
         self.texts: list[SiteText] = []
         self.sites: list[Site] = []
-        self.traced: set[int] = set()
-        self.why = ""
+        self.traced: set[int] = set()  # indices of sites that a debugger or coverage tool has traced
+        self.why = ""  # why the function runs unchanged
         self.ready = False
         self.lock = threading.RLock()
 

@@ -64,14 +64,6 @@ class Site:
     """One site of a jitted function.
 
     The rewritten code calls `on()` before each execution; it is cheap when off.
-
-    Attributes:
-        plans: proofs for different argument types, the latest first.
-        first: timings of the plain loop before anything is proven.
-        latest: seconds of the latest plain execution.
-        accounted: number of skipped executions already included in `budget.spent`.
-        why: why the latest execution used the original code.
-        nested: True for a comprehension with several loops.
     """
 
     def __init__(self, text: SiteText, config: "Config", file: str, runtime: "Runtime"):
@@ -83,9 +75,11 @@ class Site:
             self.why = STOPS_EARLY
             self.schedule.pause(10**12)
         self.on = self.schedule.ready
-        self.nested = "items" in text.bodies
-        self.plans: list[Plan] = []
-        self.first, self.budget = Costs(), Budget()
+        self.nested = "items" in text.bodies  # a comprehension with several loops
+        self.plans: list[Plan] = []  # proofs for different argument types, the latest first
+        self.first = Costs()  # timings of the plain loop before anything is proven
+        self.budget = Budget()
+        # Seconds of the latest plain execution, and the skipped ones that `budget.spent` includes already.
         self.latest, self.accounted = 0.0, 0
         self.counts: dict[str, int] = {}
 

@@ -18,20 +18,14 @@ if TYPE_CHECKING:
 
 @dataclass
 class SiteRow(Row):
-    """One site, or one place in the source that cannot be a site.
-
-    Attributes:
-        how: 'loop', or the rungs that ran it with their numbers of calls.
-        over: the loop variables that are read.
-        site: False if the source text rules out a site here.
-    """
+    """One site, or one place in the source that cannot be a site."""
 
     line: int = 0
     text: str = ""
-    over: str = ""
+    over: str = ""  # the loop variables that are read
     effect: str = ""
     strategy: str = ""
-    site: bool = True
+    site: bool = True  # False if the source text rules out a site here
 
     def more(self) -> dict[str, str]:
         shown = {"text": self.text, "over": self.over}

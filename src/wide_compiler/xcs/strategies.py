@@ -28,28 +28,17 @@ SHORT, SHORT_NUMBERS = 4e-7, 4e-6
 
 @dataclass
 class Rung:
-    """One way to run all items of a site.
-
-    Attributes:
-        applies: returns whether it is proven to be possible.
-        run: returns the values of all items in order. Raises `Bail` if it cannot.
-        price: approximate seconds of a first trial.
-        least: seconds of a plain loop, below which it is not tried.
-        least_item: returns the seconds per item, below which it is not tried.
-        fewest: minimum number of items.
-        replayable: True if items may run twice, so that results can be compared with the plain loop.
-        splits: True if it can run a part of the items.
-    """
+    """One way to run all items of a site."""
 
     name: str
-    applies: Callable[[Work], bool]
-    run: Callable[[Work], list[Any]]
-    price: float
-    least: float = 0.0
-    least_item: Callable[[Work], float] = lambda work: 0.0
-    fewest: int = 8
-    replayable: bool = True
-    splits: bool = True
+    applies: Callable[[Work], bool]  # whether it is proven to be possible
+    run: Callable[[Work], list[Any]]  # the values of all items in order; raises `Bail` if it cannot
+    price: float  # approximate seconds of a first trial
+    least: float = 0.0  # seconds of a plain loop, below which it is not tried
+    least_item: Callable[[Work], float] = lambda work: 0.0  # the same for one item
+    fewest: int = 8  # minimum number of items
+    replayable: bool = True  # whether items may run twice, so that results can be compared
+    splits: bool = True  # whether it can run a part of the items
 
 
 def shortest(columns: Any, functions: dict[str, Any]) -> float:

@@ -51,12 +51,9 @@ class Work:
     Each item yields a list of values: none if the condition is false, one, or the events of a loop with
     several sinks.
 
-    Attributes:
+    Args:
         seen: objects that the plan's guards looked up, if known.
         after: list to which blocks of the result are appended for the next site.
-        new: True if the signature of the items is new.
-        record: costs of the rung that ran all items.
-        partial: events of an item that raised, by index.
     """
 
     def __init__(
@@ -68,9 +65,9 @@ class Work:
         self.cond: Any = functions.get("cond")
         self.events = site.text.kind == "loop" and not site.text.single
         self.seen, self.after = seen, after
-        self.record: Any = None
-        self.new = False
-        self.partial: dict[int, list[Any]] = {}
+        self.record: Any = None  # costs of the rung that ran all items
+        self.new = False  # whether the signature of the items is new
+        self.partial: dict[int, list[Any]] = {}  # events of an item that raised, by index
 
     @property
     def each(self) -> bool:

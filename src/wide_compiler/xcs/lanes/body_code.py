@@ -32,10 +32,7 @@ class _DispatchCalls(ast.NodeTransformer):
         return ast.copy_location(made, node)
 
     def visit_While(self, node: ast.While) -> ast.AST:
-        """Limit the number of iterations.
-
-        An item that plain Python never reaches, because an earlier one raises, might loop for ever.
-        """
+        """Limit the iterations: an item that plain Python never reaches might loop for ever."""
         self.generic_visit(node)
         node.test = ast.copy_location(
             ast.BoolOp(ast.And(), [self._dispatched("again"), node.test]), node.test
@@ -69,10 +66,7 @@ class _DispatchCalls(ast.NodeTransformer):
 def lane_function(function: types.FunctionType, node: Any, dispatch: Any, cache: CodeCache) -> Any:
     """Return the function with dispatched calls, with its own globals and closure cells.
 
-    Args:
-        node: its AST; not used if `cache` has the code.
-        dispatch: the dispatcher.
-        cache: lane code by original code.
+    `node` is its AST, which is not used if `cache` has the lane code of the original code.
     """
     key = function.__code__
     code = cache.get(key)
@@ -93,17 +87,12 @@ _FILLED = (list, dict, set)
 
 
 class Dispatcher:
-    """Handles calls, indices and identity tests during one run over lanes.
+    """Handles calls, indices and identity tests during one run over lanes."""
 
-    Attributes:
-        indices: returns an index as written between brackets.
-        rounds: number of iterations of `while` loops so far.
-    """
-
-    indices = np.s_
+    indices = np.s_  # returns an index as written between brackets
 
     def __init__(self, cache: CodeCache):
-        self.rounds = 0
+        self.rounds = 0  # number of iterations of `while` loops so far
         self.cache = cache
         self.ready: dict[types.FunctionType, Any] = {}
 

@@ -33,9 +33,7 @@ class Diverge(BaseException):
 class Lane:
     """One value per item; see the module's docstring.
 
-    Attributes:
-        fresh: True if `data` shares no memory with an input.
-        origin: the items themselves, if the lane holds exactly these.
+    `fresh` is True if `data` shares no memory with an input; `origin` are the items, if it holds just these.
     """
 
     __slots__ = ("data", "fresh", "kind", "origin")

@@ -128,23 +128,16 @@ def able(work: Work) -> bool:
     memory = work.plan.memory
     if "members" not in memory:
         memory["members"] = _members(work)
-    return memory["members"] is not None and isinstance(
-        work.items.columns[memory["members"].column], (list, tuple)
-    )
+    members = memory["members"]
+    return members is not None and isinstance(work.items.columns[members.column], (list, tuple))
 
 
 class Members(NamedTuple):
-    """The parts of a body `m(a, b)`.
+    """The parts of a body `m(a, b)`."""
 
-    Attributes:
-        column: the column of items with the modules.
-        places: for each argument, its column if wide, else its index among the closure cells of the body.
-        wide: for each argument, whether it differs between members.
-    """
-
-    column: int
-    places: list[int]
-    wide: tuple[bool, ...]
+    column: int  # the column of items with the modules
+    places: list[int]  # by argument: its column if wide, else its index among the closure cells of the body
+    wide: tuple[bool, ...]  # by argument: whether it differs between members
 
 
 def _members(work: Work) -> Members | None:
