@@ -50,10 +50,8 @@ def vmap(fn: Callable[..., Any], *, config: Config | None = None) -> Callable[..
         rows = [row for jitted in made for row in jitted.explain().rows]
         return Explanation(rows, name=getattr(fn, "__qualname__", repr(fn)))
 
-    def stats() -> dict[str, dict[str, int]]:
-        return {site: counts for jitted in loops.values() for site, counts in jitted.stats().items()}
-
-    mapped.explain, mapped.stats = explain, stats  # type: ignore[attr-defined]
+    mapped.explain = explain  # type: ignore[attr-defined]
+    mapped.stats = lambda: dict(pair for jitted in loops.values() for pair in jitted.stats().items())  # type: ignore[attr-defined]
     return mapped
 
 

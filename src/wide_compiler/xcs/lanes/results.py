@@ -79,18 +79,17 @@ def pieces(value: Lane) -> list[np.ndarray]:
 
 def check_keys(text: SiteText, result: Any, events: bool = False) -> None:
     """Raise `Bail` if keys, set members or compared values are nan, which Python finds by identity."""
-    keys: list[Any] = []
     if text.kind == "set" or text.consumer in ("set", "dict", "max", "min", "sorted"):
-        keys = [result]
+        _check(result)
     elif text.kind == "dict":
-        keys = [result[0]]
+        _check(result[0])
     elif text.kind == "loop":
-        noted = result if events else [(0, result)]
-        sinks = [(text.sinks[index].kind, value) for index, value in noted]
-        keyed = ("setitem", "update")
-        keys = [v[1] if kind in keyed else v for kind, v in sinks if kind in ("add", "carried", *keyed)]
-    for key in keys:
-        _check(key)
+        for index, value in result if events else [(0, result)]:
+            kind = text.sinks[index].kind
+            if kind in ("setitem", "update"):
+                _check(value[1])
+            elif kind in ("add", "carried"):
+                _check(value)
 
 
 def _check(value: Any) -> None:
