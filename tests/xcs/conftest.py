@@ -2,8 +2,7 @@
 
 import pytest
 
-from wide_compiler.xcs.costs import Budget, Costs
-from wide_compiler.xcs.schedule import Schedule
+from wide_compiler.xcs.costs import Budget, Costs, Schedule
 
 
 @pytest.fixture

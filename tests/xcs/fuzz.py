@@ -465,7 +465,7 @@ def run(seed: int) -> Outcome:
             if started and not Counter(one.warned) - Counter(two.warned):
                 two.warned = one.warned  # where an item fails, later ones may have started, and warn too
             oracle.compare(one, two, rtol=RTOL)
-    except oracle.Difference as difference:
+    except oracle.ResultsDiffer as difference:
         outcome.difference = str(difference)
     finally:
         linecache.cache.pop(f"<fuzz {program.seed}>", None)

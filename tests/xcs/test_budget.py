@@ -9,7 +9,7 @@ from wide_compiler.xcs import timing
 from wide_compiler.xcs.choice import choose
 from wide_compiler.xcs.costs import SHARE, Budget, Costs, RungCosts
 from wide_compiler.xcs.items import Items
-from wide_compiler.xcs.rungs import Rung
+from wide_compiler.xcs.strategies import Rung
 from wide_compiler.xcs.work import Bail, Miss, Work
 
 XS = [float(i) for i in range(100)]
@@ -23,7 +23,7 @@ class World:
         self.now, self.rung_item, self.fails = 0.0, rung_item, fails
         self.budget, self.costs = Budget(), Costs()
         self.whole, self.trials = [], []  # calls that the rung ran; when it was tried, and for how long
-        self.rung = Rung("fast", lambda work: True, self.run, lambda work: 1e-3)
+        self.rung = Rung("fast", lambda work: True, self.run, 1e-3)
         monkeypatch.setattr(timing, "now", lambda: self.now)
 
     def run(self, work):
@@ -90,7 +90,7 @@ def test_a_budget_is_a_share_of_what_was_spent():
 
 
 def test_some_calls_tell_more_than_a_trial():
-    record = RungCosts(estimate=(1.0, 100))
+    record = RungCosts([(1.0, 100)])
     assert record.predicted(100) == pytest.approx(1.0) and record.predicted(200) == pytest.approx(1.75)
     for seconds in (5.0, 6.0):
         record.took(seconds, 100)

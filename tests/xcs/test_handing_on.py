@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from wide_compiler.xcs import Config, items, jit
+from wide_compiler.xcs.costs import no
 from wide_compiler.xcs.lanes import results
-from wide_compiler.xcs.schedule import no
 from xcs import oracle
 
 NOW = Config(measure=False)

@@ -1,4 +1,4 @@
-"""`list(map(f, xs))` and the like are sites too, where `map` is the builtin and everything has a name."""
+"""`list(map(f, xs))` and the like run as written, and `explain()` says what to write instead."""
 
 import time
 
@@ -76,23 +76,22 @@ def waits_and_fails(x):
 
 
 CASES = [
-    (listed, list(range(16)), "threads"),
-    (total, ROWS, "numpy lanes"),
-    (by_method, ROWS, "numpy lanes"),
-    (handed_on, ROWS, "numpy lanes"),
-    (stopped, list(range(8)), None),
-    (failed, list(range(8)), None),
-    (failed_in_threads, list(range(8)), "threads"),
+    (listed, list(range(16))),
+    (total, ROWS),
+    (by_method, ROWS),
+    (handed_on, ROWS),
+    (stopped, list(range(8))),
+    (failed, list(range(8))),
+    (failed_in_threads, list(range(8))),
 ]
 
 
-@pytest.mark.parametrize(("plain", "given", "rung"), CASES, ids=[case[0].__name__ for case in CASES])
-def test_equal_and_by_a_rung(plain, given, rung):
+@pytest.mark.parametrize(("plain", "given"), CASES, ids=[case[0].__name__ for case in CASES])
+def test_equal(plain, given):
     fast = jit(plain, config=NOW)
     for _ in range(3):
         oracle.compare(oracle.observe(plain, (given,)), oracle.observe(fast, (given,)), rtol=1e-9)
-    last = list(fast.stats().values())[-1]
-    assert last.get(rung, 0) == 3 if rung else set(last) <= {"plain"}
+    assert "map() is lazy; write [f(x) for x in xs]" in str(fast.explain())
 
 
 def test_a_map_of_ones_own():
@@ -103,7 +102,7 @@ def test_a_map_of_ones_own():
         return list(map(waits, xs))
 
     fast = jit(run, config=NOW)
-    assert fast([1, 2]) == run([1, 2]) and "not the builtin" in str(fast.explain())
+    assert fast([1, 2]) == run([1, 2])
 
 
 def unset(xs):

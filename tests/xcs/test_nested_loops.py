@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from wide_compiler.xcs import Config, jit, site, timing
-from wide_compiler.xcs.schedule import Schedule
+from wide_compiler.xcs.costs import Schedule
 from xcs import oracle
 
 TABLE = {"a": [1.0, 2.0, 3.0], "b": [4.0], "c": [], "d": [5.0, 6.0]}

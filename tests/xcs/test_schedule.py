@@ -3,7 +3,7 @@
 import numpy as np
 
 from wide_compiler.xcs import Config, jit
-from wide_compiler.xcs.schedule import LOOKS, MOST, Schedule, yes
+from wide_compiler.xcs.costs import LOOKS, MOST, Schedule, yes
 
 
 def test_a_pause_is_a_number_of_calls():

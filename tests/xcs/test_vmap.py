@@ -59,6 +59,7 @@ def test_waiting_functions_of_three_arguments_overlap():
         return a + b + c
 
     many = vmap(wait)
+    many([1] * 16, [2] * 16, range(16))
     assert many([1] * 16, [2] * 16, range(16)) == [3 + i for i in range(16)]
     assert ran(many) == {"threads"}
 

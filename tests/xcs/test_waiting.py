@@ -264,8 +264,9 @@ def late_eaten(xs):
 @pytest.mark.parametrize("plain", [with_a_test, some])
 def test_any_of_the_first_items_shows_that_they_wait(plain):
     fast, xs = jit(plain), list(range(40))
-    assert fast(xs) == plain(xs)
-    assert list(fast.stats().values()) == [{"threads": 1}]
+    for _ in range(2):
+        assert fast(xs) == plain(xs)
+    assert list(fast.stats().values()) == [{"plain": 1, "threads": 1}]
 
 
 @pytest.mark.parametrize("plain", [late, late_in_a_loop, late_eaten])

@@ -5,9 +5,8 @@ import threading
 from unittest import mock
 
 from wide_compiler.xcs import Config
-from wide_compiler.xcs.costs import Budget
+from wide_compiler.xcs.costs import Budget, Schedule
 from wide_compiler.xcs.parallel.threads import Overlap
-from wide_compiler.xcs.schedule import Schedule
 
 WORKERS = 3  # a pool of these tests alone
 CONFIGS = {"measured": Config(max_workers=WORKERS), "at once": Config(measure=False, max_workers=WORKERS)}

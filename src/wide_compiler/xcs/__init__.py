@@ -1,6 +1,5 @@
 """Automatic parallelism for plain Python: the same results, exceptions, order and side effects, faster."""
 
-from .checking import Mismatch
 from .config import Config
 from .independent import independent
 from .ir import IRGraph, IRNode, graph_of
@@ -18,7 +17,7 @@ from .strategies import (
     StrategySelector,
     VectorizedStrategy,
 )
-from .work import Miss
+from .work import Mismatch, Miss
 
 __all__ = [
     "AdaptiveStrategy",

@@ -34,19 +34,22 @@ def same(a: Any, b: Any, rtol: float | None = None) -> bool:
 
 
 class Comparison:
-    """Compares two values recursively, including aliasing between their parts.
-
-    Attributes:
-        met: for each side, mutable objects by id, with the number of their pair.
-        kept: keeps the objects alive, so that their ids are not reused.
-        extents: path and byte ranges of each pair of arrays.
-    """
+    """Compares two values recursively, including aliasing between their parts. Raises `ResultsDiffer`."""
 
     def __init__(self, rtol: float | None):
         self.rtol = rtol
+        # For each side, mutable objects by id, with the number of their pair; `kept` keeps the ids in use.
         self.met: tuple[dict[int, int], dict[int, int]] = ({}, {})
         self.kept: list[Any] = []
-        self.extents: list[tuple[str, Extent, Extent]] = []
+        self.extents: list[tuple[str, Extent, Extent]] = []  # path and byte ranges of each pair of arrays
+
+    def same_overlaps(self) -> None:
+        """Compare which arrays share memory. Only neighbours by address are compared."""
+        for side in (1, 2):
+            ordered: list[Any] = sorted(self.extents, key=operator.itemgetter(side))
+            for one, two in itertools.pairwise(ordered):
+                if _overlap(one[1], two[1]) != _overlap(one[2], two[2]):
+                    raise ResultsDiffer(f"{one[0]} and {two[0]}: share memory on one side only")
 
     def same(self, a: Any, b: Any, path: str) -> None:
         if type(a) is not type(b):
@@ -71,8 +74,8 @@ class Comparison:
 
     def _same_mutable(self, a: Any, b: Any, path: str) -> None:
         if isinstance(a, np.ndarray):
-            if a.shape != b.shape or any(a.flags[flag] != b.flags[flag] for flag in FLAGS):
-                raise ResultsDiffer(f"{path}: {a.shape} {a.flags!r}, then {b.shape} {b.flags!r}")
+            kind, other = ((x.shape, *(x.flags[flag] for flag in FLAGS)) for x in (a, b))
+            _equal(kind, other, path)
             self.extents.append((path, _extent(a), _extent(b)))
             if a.dtype == object:
                 self._items(a.ravel().tolist(), b.ravel().tolist(), path)
@@ -113,8 +116,7 @@ class Comparison:
         self._close(one.numpy(), two.numpy(), path, limit)
 
     def _items(self, a: Any, b: Any, path: str) -> None:
-        if len(a) != len(b):
-            raise ResultsDiffer(f"{path}: {len(a)} items, then {len(b)}")
+        _equal(len(a), len(b), f"{path}: length")
         for i, (one, two) in enumerate(zip(a, b, strict=True)):
             self.same(one, two, f"{path}[{i}]")
 
@@ -125,24 +127,19 @@ class Comparison:
             coarse: the tolerance of the original dtype, if it had fewer bits than that of the arrays.
         """
         _equal(a.dtype, b.dtype, f"{path}: dtype")
-        floats = a.dtype.kind in "fc"
+        floats, limit = a.dtype.kind in "fc", 0.0
         if not floats or self.rtol is None:
-            if a.tobytes() != b.tobytes() and not np.array_equal(a, b, equal_nan=floats):
-                raise ResultsDiffer(f"{path}: {a!r:.80}, then {b!r:.80}")
-            return
-        # `rtol` is meant for float64; dtypes with fewer bits need a larger tolerance.
-        own = one_op(getattr(torch, a.dtype.name)).single if a.dtype.itemsize < 8 else 0.0
-        limit = max(self.rtol, own, coarse or 0.0)
-        if a.size and not np.allclose(a, b, rtol=limit, atol=limit * _scale(a), equal_nan=True):
+            right = a.tobytes() == b.tobytes() or np.array_equal(a, b, equal_nan=floats)
+        else:
+            # `rtol` is meant for float64; dtypes with fewer bits need a larger tolerance.
+            own = one_op(getattr(torch, a.dtype.name)).single if a.dtype.itemsize < 8 else 0.0
+            limit = max(self.rtol, own, coarse or 0.0)
+            # Sums may cancel, so differences count relative to the largest magnitude, at least to 1.
+            scale = float(np.abs(a[np.isfinite(a)]).max(initial=1.0))
+            scale = scale if math.isfinite(scale) else 1.0
+            right = np.allclose(a, b, rtol=limit, atol=limit * scale, equal_nan=True)
+        if not right:
             raise ResultsDiffer(f"{path}: {a!r:.80}, then {b!r:.80}, beyond rtol {limit:g}")
-
-    def same_overlaps(self) -> None:
-        """Check that the same arrays share memory on both sides. Only neighbours by address are compared."""
-        for side in (1, 2):
-            ordered: list[Any] = sorted(self.extents, key=operator.itemgetter(side))
-            for one, two in itertools.pairwise(ordered):
-                if _overlap(one[1], two[1]) != _overlap(one[2], two[2]):
-                    raise ResultsDiffer(f"{one[0]} and {two[0]}: share memory on one side only")
 
 
 def _equal(a: Any, b: Any, path: str) -> None:
@@ -153,13 +150,6 @@ def _equal(a: Any, b: Any, path: str) -> None:
 def _steps(tensor: torch.Tensor) -> list[int]:
     """Return the strides of dimensions larger than 1."""
     return [step for size, step in zip(tensor.shape, tensor.stride(), strict=True) if size > 1]
-
-
-def _scale(a: np.ndarray) -> float:
-    """Return the scale for absolute tolerance: the largest magnitude, at least 1, since sums may cancel."""
-    finite = np.abs(a[np.isfinite(a)])
-    largest = float(finite.max()) if finite.size else 0.0
-    return max(largest, 1.0) if math.isfinite(largest) else 1.0
 
 
 def _extent(held: Any) -> Extent:

@@ -25,8 +25,7 @@ class Config:
         max_workers: maximum number of overlapping waiting calls.
         exact: True vectorises floating point operations only where the results are bit-identical.
         check: compare every call of a site with plain Python and raise `Mismatch` on a difference. Also
-            enabled by the environment variable `WIDE_COMPILER_VALIDATE=1` (or yes, true, on), read at the
-            first call.
+            enabled by `WIDE_COMPILER_VALIDATE=1` in the environment, read at the first call.
         validate: alias of `check`, named as in `wide_compiler.compile`.
         measure: False uses the first proven rung without timing; for tests.
         analyzer: a custom `GraphParallelismAnalyzer` or `ParallelismAnalyzer`, called for each site. It may
@@ -58,10 +57,7 @@ class Config:
 
     @property
     def checking(self) -> bool:
-        """True if every call is compared with plain Python.
-
-        The environment variable is read at each access.
-        """
+        """True if every call is compared with plain Python. Reads the environment at each access."""
         return self.check or self.validate or _switched_on(variable("VALIDATE"))
 
 

@@ -4,8 +4,14 @@ The plain loop is timed whenever it runs. Analyses and trials together may use 5
 plain loop has taken so far. A trial's cost is the expected cost of the next one, doubled each time the
 rung loses or fails, so that one bad timing neither decides for good nor costs much. The plain loop is timed
 again once rungs have run for twenty times as long as the plain loop takes.
+
+Examining a site costs time too, so a `Schedule` examines fruitless sites rarely.
 """
 
+import itertools
+import operator
+import statistics
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,16 +19,15 @@ SHARE = 0.05
 MEDIAN_OF = 5
 TOO_LITTLE = "the expected gain is too small so far"
 KEPT = 3  # number of recent calls of a rung that are remembered
+LOOKS = 0.02  # fraction of the plain loop's time that may be spent on examining
+MOST = 2048  # maximum number of calls not examined; later calls may be larger
+RECURSION = 64  # calls not examined while one is in progress, so that recursive calls run the original code
+PATIENT = 4  # fruitless examinations in a row before pauses grow
 
 
 @dataclass
 class Budget:
-    """The time budget of one site.
-
-    Attributes:
-        spent: seconds of its plain loop.
-        used: seconds of analyses and trials.
-    """
+    """Seconds `spent` in a site's plain loop, and `used` by its analyses and trials."""
 
     spent: float = 0.0
     used: float = 0.0
@@ -33,33 +38,20 @@ class Budget:
 
 @dataclass
 class RungCosts:
-    """Measured costs of one rung at one site.
+    """Measured costs of one rung at one site."""
 
-    Attributes:
-        estimate: (seconds, number of items), estimated by the last trial.
-        recent: (seconds, number of items) of the last calls.
-        signatures: signatures of items whose results were compared with the plain loop.
-        price: seconds of the last lost trial or failed call.
-        losses: number of consecutive losses.
-        why_not: why the rung failed last; '' if it did not.
-    """
-
-    estimate: tuple[float, int] | None = None
-    recent: list[tuple[float, int]] = field(default_factory=list)
-    signatures: set[Any] = field(default_factory=set)
-    price: float = 0.0
-    losses: int = 0
-    why_not: str = ""
+    recent: list[tuple[float, int]] = field(default_factory=list)  # (seconds, items) of trial and last calls
+    signatures: set[Any] = field(default_factory=set)  # of items whose results were compared
+    price: float = 0.0  # seconds of the last lost trial or failed call
+    losses: int = 0  # in a row
+    why_not: str = ""  # why the rung failed last
 
     def predicted(self, n: int) -> float | None:
-        """Return the estimated seconds for n items, or None. Real calls take precedence over the trial.
+        """Return the estimated seconds for n items, or None.
 
         A quarter of the time is assumed to be independent of the number of items.
         """
-        known = (
-            self.recent if len(self.recent) == KEPT else [self.estimate] if self.estimate is not None else []
-        )
-        return min((seconds * (0.25 + 0.75 * n / items) for seconds, items in known), default=None)
+        return min((seconds * (0.25 + 0.75 * n / items) for seconds, items in self.recent), default=None)
 
     def took(self, seconds: float, n: int) -> None:
         self.recent = [*self.recent[1 - KEPT :], (seconds, n)]
@@ -68,22 +60,16 @@ class RungCosts:
         """Record a trial or a call that took `seconds` without a gain."""
         self.price, self.losses, self.why_not = seconds, min(self.losses + 1, 20), why
         if why:
-            self.recent, self.estimate = [], None
+            self.recent = []
 
 
 @dataclass
 class Costs:
-    """Measured costs of a plan: of its rungs and of the plain loop.
+    """Measured costs of a plan."""
 
-    Attributes:
-        recent: seconds per item of the last plain loops.
-        records: costs by name of the rung.
-        unseen: seconds of rungs since the plain loop was last timed.
-    """
-
-    recent: list[float] = field(default_factory=list)
-    records: dict[str, RungCosts] = field(default_factory=dict)
-    unseen: float = 0.0
+    recent: list[float] = field(default_factory=list)  # seconds per item of the last plain loops
+    records: dict[str, RungCosts] = field(default_factory=dict)  # by name of the rung
+    unseen: float = 0.0  # seconds of rungs since the plain loop was last timed
 
     def of(self, rung: str) -> RungCosts:
         return self.records.setdefault(rung, RungCosts())
@@ -91,7 +77,7 @@ class Costs:
     @property
     def plain_item(self) -> float:
         """Seconds per item in the plain loop; the median, because other processes disturb single timings."""
-        return sorted(self.recent)[(len(self.recent) - 1) // 2] if self.recent else 0.0
+        return statistics.median_low(self.recent) if self.recent else 0.0
 
     def measured(self, seconds: float, items: int) -> None:
         """Record that a plain loop took `seconds` for `items` items."""
@@ -101,3 +87,64 @@ class Costs:
     def is_due(self, n: int) -> bool:
         """Return whether the plain loop should be timed again."""
         return SHARE * self.unseen > self.plain_item * n
+
+
+# Iterators rather than functions: called before each execution, they take about 30 ns.
+yes = itertools.repeat(True).__next__
+no = itertools.repeat(False).__next__
+
+
+class Schedule:
+    """Decides at each call, by `ready()`, whether the site is examined."""
+
+    def __init__(self, measure: bool, never: bool):
+        self.measure = measure  # if False, the site is always examined
+        self.ready: Callable[[], bool] = no if never else yes
+        self._pause: Iterator[bool] = iter(())
+        self._calls = 0  # length of the current pause
+        self._skipped = 0  # calls skipped in earlier pauses
+        self._fruitless = 0  # consecutive examinations without a gain
+        self._turn = 0.0
+        self._failures = 0
+        self._entered = False  # an examination is in progress
+
+    @property
+    def skipped(self) -> int:
+        """Number of calls that were not examined so far."""
+        return self._skipped + self._calls - operator.length_hint(self._pause)
+
+    def enter(self) -> None:
+        """Begin to examine a call. Recursive calls run the original code."""
+        self.pause(RECURSION)
+        self._entered = True
+
+    def leave(self) -> None:
+        """End the examination, and the original code that ran after it."""
+        if self._entered:
+            self.pause(0)
+
+    def pause(self, calls: int) -> None:
+        """Do not examine the next `calls` calls."""
+        self._skipped, self._calls = self.skipped, calls
+        self._pause = itertools.repeat(False, calls)
+        self.ready = itertools.chain(self._pause, itertools.repeat(True)).__next__ if calls else yes
+        self._entered = False
+
+    def rest(self, looked: float, plain: float) -> None:
+        """Pause until the time spent on examining is a small fraction of the plain loop's time."""
+        if self.measure and self._entered:
+            # Varying lengths, so that among calls that alternate not always the same one is examined.
+            self._turn = (self._turn + 0.618) % 1.0
+            self._fruitless += 1
+            grown = (0.5 + self._turn) * 2.0 ** min(max(self._fruitless - PATIENT, 0), 4)
+            self.pause(int(min(looked / (LOOKS * max(plain, 3e-7)) * grown, MOST)))
+
+    def gained(self) -> None:
+        """Record that an examination led to a gain."""
+        self._fruitless = 0
+
+    def back_off(self) -> None:
+        """Pause ever longer, after a failed proof or an exception in an item."""
+        self._failures += 1
+        if self.measure:
+            self.pause(min(100 * 2**self._failures, 1_000_000))

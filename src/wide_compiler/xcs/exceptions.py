@@ -39,12 +39,6 @@ def then_raises(values: Iterable[Any], error: BaseException) -> Iterator[Any]:
     raise_here(error)
 
 
-def raises(error: BaseException) -> Iterable[Any]:
-    """Return an iterable that raises `error` when iteration starts."""
-    raise_here(error)
-    yield
-
-
 def raise_interrupt(error: BaseException) -> None:
     """Raise the exception again if a signal handler raised it, such as KeyboardInterrupt or a time limit.
 

@@ -11,18 +11,12 @@ from .text.names import reads, stored
 
 @dataclass
 class IRNode:
-    """One operation.
-
-    Attributes:
-        operator: a function, a module, or an AST statement.
-        inputs: ids of the nodes whose results it reads.
-        proof: for a site of a jitted function, what is proven about the operator (a `parallelism.Proof`).
-    """
+    """One operation."""
 
     id: str
-    operator: Any
-    inputs: list[str] = field(default_factory=list)
-    proof: Any = None
+    operator: Any  # a function, a module, or an AST statement
+    inputs: list[str] = field(default_factory=list)  # ids of the nodes whose results it reads
+    proof: Any = None  # for a site of a jitted function: what is proven, a `parallelism.Proof`
 
 
 @dataclass
@@ -48,10 +42,10 @@ class IRGraph:
     def paths(self, start: str) -> set[str]:
         """Return the ids of all nodes that depend on `start`."""
         found: set[str] = set()
-        new = set(self.edges[start])
+        new = self.edges[start]
         while new:
             found |= new
-            new = {after for node in new for after in self.edges[node]} - found
+            new = set().union(*(self.edges[node] for node in new)) - found
         return found
 
     def independent(self, a: str, b: str) -> bool:

@@ -6,6 +6,7 @@ Iterating over anything else might run user code, so the plain loop handles it.
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,13 +33,12 @@ def made(source: Any) -> Any:
 
 
 class Blocks:
-    """A list of arrays made by the previous site, which are rows of a few larger arrays (blocks)."""
+    """A list of arrays made by the previous site, which are rows of larger arrays (blocks)."""
 
     def __init__(self, rows: list[Any], blocks: list[np.ndarray]):
-        self.rows = rows
-        self.blocks = blocks
-        ends = list(itertools.accumulate(map(len, blocks)))
-        self.bounds = list(zip([0, *ends[:-1]], ends, strict=True))
+        self.rows, self.n = rows, len(rows)
+        starts = itertools.accumulate(map(len, blocks), initial=0)
+        self.blocks = dict(zip(starts, blocks, strict=False))
 
     def __getitem__(self, i: Any) -> Any:
         return self.rows[i]
@@ -46,28 +46,24 @@ class Blocks:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def part(self, start: int, stop: int) -> np.ndarray:
-        """Return rows `start` to `stop`, which must lie in one block."""
-        for (first, end), block in zip(self.bounds, self.blocks, strict=True):
-            if start < end:
-                return block[start - first : stop - first]
-        raise IndexError(start)
+    def part(self, start: int) -> "Blocks":
+        """Return the rows of the block that starts here."""
+        block = self.blocks[start]
+        return Blocks(self.rows[start : start + len(block)], [block])
 
 
 def kept_blocks(source: Any, before: list[Blocks] | None) -> Any:
     """Return the blocks of `source` if the previous statement made it and it is unchanged; else None."""
     kept = before.pop() if before else None
-    whole = kept is not None and kept.rows is source and len(kept.rows) == kept.bounds[-1][1]
-    return kept if whole else None
+    return kept if kept is not None and kept.rows is source and len(source) == kept.n else None
 
 
+@dataclass
 class Items:
     """The items of a loop. `columns[j][i]` is loop variable j in iteration i, of n."""
 
-    __slots__ = ("columns", "n")
-
-    def __init__(self, columns: Columns, n: int):
-        self.columns, self.n = columns, n
+    columns: Columns
+    n: int
 
     def row(self, i: int) -> list[Any]:
         return [column[i] for column in self.columns]

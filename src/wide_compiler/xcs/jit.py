@@ -7,7 +7,6 @@ not need additional frames.
 import ast
 import functools
 import inspect
-import itertools
 import linecache
 import sys
 import threading
@@ -42,24 +41,16 @@ class XcsWarning(UserWarning):
 
 
 class Runtime:
-    """The state behind one jitted function; the rewritten code calls its sites `s0`, `s1`, ... and `source`.
-
-    Attributes:
-        original: the function before `jit`.
-        function: the jitted function; `code` is the code object that `jit` gave to it.
-        traced: indices of sites that a debugger or coverage tool has traced.
-        why: why the function runs unchanged; '' if it does not.
-    """
+    """The state behind one jitted function; the rewritten code calls its sites `s0`, `s1` and `source`."""
 
     def __init__(self, original: types.FunctionType, config: Config):
-        self.original = original
-        self.config = config
-        self.function: Any = None
-        self.code: types.CodeType | None = None
+        self.original, self.config = original, config
+        self.function: Any = None  # the jitted function
+        self.code: types.CodeType | None = None  # the code object that `jit` gave to it
         self.texts: list[SiteText] = []
         self.sites: list[Site] = []
-        self.traced: set[int] = set()
-        self.why = ""
+        self.traced: set[int] = set()  # indices of sites that a debugger or coverage tool has traced
+        self.why = ""  # why the function runs unchanged
         self.ready = False
         self.lock = threading.RLock()
 
@@ -71,12 +62,7 @@ class Runtime:
         return ZipOrEnumerate(function, args, kwargs)
 
     def prepared(self) -> types.FunctionType:
-        """Return the function to run on the first call, after rewriting it."""
-        self.prepare()
-        return written(self.function) if self.why else self.function
-
-    def prepare(self) -> None:
-        """Rewrite the function once; other threads wait.
+        """Rewrite the function once, while other threads wait; return the function to run.
 
         If that fails, every call goes to the original code.
         """
@@ -84,6 +70,7 @@ class Runtime:
             if not self.ready:
                 self._rewrite()
                 self.ready = True
+        return written(self.function) if self.why else self.function
 
     def _rewrite(self) -> None:
         try:
@@ -95,7 +82,7 @@ class Runtime:
             error = f"internal error while rewriting it: {type(reason).__name__}: {reason}"
             self.why = str(reason) if isinstance(reason, NoSource) else error
             self.texts = []
-            _warn(self.original.__qualname__, self.why, stacklevel=5)
+            _warn(self.original.__qualname__, self.why)
             return
         for site in self.sites:
             setattr(self, f"s{site.text.index}", site)
@@ -103,12 +90,12 @@ class Runtime:
 
     def explain(self) -> Explanation:
         """Return how each site ran, line by line, and why not faster."""
-        self.prepare()
+        self.prepared()
         return explained(self)
 
     def stats(self) -> dict[str, dict[str, int]]:
         """Return the number of calls of each rung, by site."""
-        self.prepare()
+        self.prepared()
         return by_site(self.sites)
 
 
@@ -117,13 +104,7 @@ Rewritten = tuple[list[SiteText], types.CodeType]
 
 
 def rewritten(original: types.FunctionType) -> Rewritten:
-    """Return the sites of a function and its rewritten code.
-
-    Cached by code object, so that functions created repeatedly by a factory share one rewrite.
-
-    Raises:
-        NoSource: the source is not available or does not match the code.
-    """
+    """Return the sites of a function and its rewritten code, cached by code object. Raises `NoSource`."""
     like = original.__code__
     known = _known.get(like)
     if known is None or known[1].co_filename != like.co_filename:
@@ -148,32 +129,27 @@ def _mentioning_runtime(tree: Any) -> Any:
     return tree
 
 
-def _warn(name: str, why: str, stacklevel: int = 4) -> None:
-    warnings.warn(f"jit: {name} runs unchanged: {why}", XcsWarning, stacklevel=stacklevel)
+def _warn(name: str, why: str) -> None:
+    warnings.warn(f"jit: {name} runs unchanged: {why}", XcsWarning, stacklevel=4)
 
 
 @functools.lru_cache(maxsize=256)
 def _trampoline(free: tuple[str, ...]) -> types.CodeType:
-    """Return code for the first call, which passes all arguments to the runtime.
-
-    It has the same closure cells.
-    """
-    names = (*free, RUNTIME)
-    spaces: dict[str, Any] = {}
-    inner = [f"cell_{i:06d}" for i in range(len(names))]
-    mention = ", ".join(inner)
-    text = (
-        f"def outer({mention}):\n"
-        f"    def first(*args, **kwargs):\n"
-        f"        if False:\n            {mention}\n"
-        f"        if {inner[-1]}.compiling() or {inner[-1]}.tracer() is not None:\n"
-        f"            return {inner[-1]}.original(*args, **kwargs)\n"
-        f"        return {inner[-1]}.prepared()(*args, **kwargs)\n"
-        f"    return first\n"
-    )
+    """Return code for the first call, with the same closure cells, which passes all to the runtime."""
+    cells = [f"cell_{i:06d}" for i in range(len(free) + 1)]
+    mention, spaces = ", ".join(cells), {}  # type: str, dict[str, Any]
+    text = f"""
+def outer({mention}):
+    def first(*args, **kwargs):
+        if False:
+            {mention}
+        if {cells[-1]}.compiling() or {cells[-1]}.tracer() is not None:
+            return {cells[-1]}.original(*args, **kwargs)
+        return {cells[-1]}.prepared()(*args, **kwargs)
+    return first
+"""
     exec(compile(text, PASSED_OVER, "exec"), spaces)
-    made = spaces["outer"](*itertools.repeat(None, len(names)))
-    return made.__code__
+    return spaces["outer"](*cells).__code__
 
 
 @overload

@@ -50,10 +50,8 @@ def vmap(fn: Callable[..., Any], *, config: Config | None = None) -> Callable[..
         rows = [row for jitted in made for row in jitted.explain().rows]
         return Explanation(rows, name=getattr(fn, "__qualname__", repr(fn)))
 
-    def stats() -> dict[str, dict[str, int]]:
-        return {site: counts for jitted in loops.values() for site, counts in jitted.stats().items()}
-
-    mapped.explain, mapped.stats = explain, stats  # type: ignore[attr-defined]
+    mapped.explain = explain  # type: ignore[attr-defined]
+    mapped.stats = lambda: dict(pair for jitted in loops.values() for pair in jitted.stats().items())  # type: ignore[attr-defined]
     return mapped
 
 
@@ -77,15 +75,14 @@ def _check(columns: tuple[Any, ...], keywords: dict[str, Any]) -> None:
 @functools.cache
 def _maker(count: int) -> Callable[[Any], Any]:
     """Return a factory of loops over `count` arguments, as source text that `jit` can read."""
-    items = [f"x{i}" for i in range(count)] if count > 1 else ["x"]
-    lists = [f"{item}s" for item in items]
-    source = f"zip({', '.join(lists)})" if count > 1 else lists[0]
-    text = (
-        f"def made(fn):\n"
-        f"    def mapped({', '.join(lists)}):\n"
-        f"        return [fn({', '.join(items)}) for {', '.join(items)} in {source}]\n"
-        f"    return mapped\n"
-    )
+    names = [f"x{i}" for i in range(count)] if count > 1 else ["x"]
+    items, lists = ", ".join(names), ", ".join(f"{name}s" for name in names)
+    source = f"zip({lists})" if count > 1 else lists
+    text = f"""def made(fn):
+    def mapped({lists}):
+        return [fn({items}) for {items} in {source}]
+    return mapped
+"""
     file = f"<vmap over {count}>"
     # `linecache.checkcache` keeps entries without a modification time.
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)

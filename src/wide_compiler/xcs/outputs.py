@@ -1,6 +1,7 @@
 """Build a site's result from its values: the list, set or dict of a comprehension, or what a loop fills."""
 
 import collections
+import itertools
 import operator
 from typing import Any
 
@@ -82,20 +83,20 @@ def fill(text: SiteText, values: list[Any], containers: list[Any], totals: list[
     if text.single and text.sinks[0].kind == "append":
         containers[0].extend(values)
         return
-    places: list[int] = []  # index of each sink among the containers or among the totals
-    for k, sink in enumerate(text.sinks):
-        places.append(sum((s.kind in TOTALS) == (sink.kind in TOTALS) for s in text.sinks[:k]))
+    of_totals, of_containers = itertools.count(), iter(containers)
+    # By sink: the container, and the key if that is a place among the totals.
+    homes: list[Any] = [
+        (totals, next(of_totals)) if s.kind in TOTALS else (next(of_containers), None) for s in text.sinks
+    ]
     for value in values:
         index, value = (0, value) if text.single else value
-        sink, place = text.sinks[index], places[index]
+        sink, (held, key) = text.sinks[index], homes[index]
         if sink.kind == "append":
-            containers[place].append(value)
+            held.append(value)
         elif sink.kind == "add":
-            containers[place].add(value)
+            held.add(value)
         elif sink.kind == "setitem":
-            containers[place][value[1]] = value[0]
+            held[value[1]] = value[0]
         else:
-            held, key, more = (totals, place, value)
-            if sink.kind == "update":
-                held, key, more = (containers[place], value[1], value[0])
+            more, key = (value, key) if sink.kind != "update" else value
             held[key] = OPERATORS[sink.operator.__name__](held[key], more)  # type: ignore[union-attr]

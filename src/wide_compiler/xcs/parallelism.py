@@ -89,11 +89,9 @@ class ParallelismAnalyzer:
     """Finds the parallelism of one operator."""
 
     def analyze_operator(self, operator: Any) -> ParallelismInfo:
-        """Return the parallelism of an operator.
+        """Return the parallelism of a function or module, called with arguments of the annotated types.
 
-        Args:
-            operator: a function or module, assumed to be called with arguments of the annotated types; or a
-                `Proof`, which has the actual types.
+        A `Proof` has the actual types.
         """
         if operator is None:
             return ParallelismInfo()
@@ -172,8 +170,7 @@ def prove(operator: Any) -> Proof:
 
 
 def _parameters(operator: Any) -> tuple[dict[str, Any], list[str]]:
-    """Return the types of the required parameters (np.ndarray if not annotated), and the keyword-only
-    names."""
+    """Return the types of the required parameters (arrays if not annotated), and the keyword-only names."""
     function = operator.forward if isinstance(operator, torch.nn.Module) else operator
     try:
         given = list(inspect.signature(function).parameters.values())

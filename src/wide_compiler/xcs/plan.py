@@ -31,9 +31,7 @@ RTOL = 1e-9  # for float64; `comparison` has its own tolerances for float32 and 
 class Plan:
     """A proof and its costs, valid while its guards hold. It keeps no object of the call it was made in.
 
-    Attributes:
-        memory: state of rungs: wide models, concurrency levels.
-        own_strategy: True if the strategy is user-defined.
+    `memory` holds the state of rungs: wide models, concurrency levels.
     """
 
     bodies: frozenset[str]
@@ -49,7 +47,6 @@ class Plan:
     memory: dict[str, Any] = field(default_factory=dict)
     last: str = "plain"
     rtol: float | None = RTOL
-    own_strategy: bool = False
 
     def holds(self, functions: dict[str, Any], columns: Any) -> list[Any] | None:
         """Return the objects that the guards looked up if the proof applies to these objects; else None."""
@@ -63,6 +60,11 @@ class Plan:
     @property
     def declined(self) -> bool:
         return self.effect > Effect.IO
+
+    @property
+    def own_strategy(self) -> bool:
+        """True if the strategy is user-defined."""
+        return type(self.strategy) not in STRATEGIES
 
     def declines(self, reason: str) -> "Plan":
         """Mark the plan as declined for `reason`."""
@@ -87,17 +89,16 @@ def make_plan(site: "Site", functions: dict[str, Any], nodes: dict[str, Any], co
     if "items" in functions:  # lists the iterations of nested loops; the site itself is analysed next
         waits = plan.effect is Effect.IO
         return plan.declines("listing the items of nested loops waits for I/O") if waits else plan
-    statements = site.text.kind == "statements"
+    graph, statements = IRGraph(), site.text.kind == "statements"
     if statements:
-        proofs = {which: Proof(thunk, plan.effect, mapped=False) for which, thunk in functions.items()}
+        for which, thunk in functions.items():
+            graph.add(IRNode(which, thunk, proof=Proof(thunk, plan.effect, mapped=False)))
     else:
         operator = operator_of(functions["body"], nodes["body"])
-        ends = analyzer.ends and (site.text.kind == "loop" or site.text.maps)
+        ends = analyzer.ends and site.text.kind == "loop"
         why = "the body may raise an exception that ends the loop, such as StopIteration" if ends else ""
-        proofs = {"body": Proof(operator, plan.effect, _axes(bodies, columns), reason=why)}
-    graph = IRGraph()
-    for which, proof in proofs.items():
-        graph.add(IRNode(which, proof.operator, proof=proof))
+        proof = Proof(operator, plan.effect, _axes(bodies, columns), reason=why)
+        graph.add(IRNode("body", operator, proof=proof))
     infos: Mapping[str, Any] = GraphParallelismAnalyzer().analyze_graph(graph)
     plan.info = in_common(infos.values())
     if site.config.analyzer is not None:  # may forbid what is proven to be safe, but cannot allow more
@@ -110,7 +111,6 @@ def make_plan(site: "Site", functions: dict[str, Any], nodes: dict[str, Any], co
     plan.strategy = selector.select_strategy(infos, graph)
     if not isinstance(plan.strategy, ExecutionStrategy):
         raise WrongTypeError(f"select_strategy must return an ExecutionStrategy, got {plan.strategy!r}")
-    plan.own_strategy = type(plan.strategy) not in STRATEGIES
     return plan
 
 

@@ -8,23 +8,23 @@ import builtins
 import contextlib
 import itertools
 import operator
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..errors import WideError
+from ..guards.modes import capturing, plain_world
 from . import timing
 from .call import SiteCall
-from .checking import check, run_own
-from .costs import TOO_LITTLE, Budget, Costs
-from .exceptions import raise_here, raise_interrupt
+from .choice import run
+from .costs import TOO_LITTLE, Budget, Costs, Schedule
+from .exceptions import raise_interrupt
 from .items import Blocks, Items, items_of, kept_blocks
 from .lanes.lane import Diverge
 from .outputs import carried_on, fill, fillable, inert, rooms
 from .plan import Plan, make_plan
 from .proof.effects import Effect
-from .rungs import shortest
-from .schedule import Schedule
-from .surroundings import in_the_way
+from .strategies import shortest
 from .text.site_text import SiteText
 from .text.sites import SHORT_CIRCUIT
 from .work import Bail, Failed, Miss, Work
@@ -34,33 +34,36 @@ if TYPE_CHECKING:
     from .jit import Runtime
 
 OURS = (Exception, Bail, Diverge)  # not KeyboardInterrupt and SystemExit
-WORTH_A_SWITCH = 1e-2  # minimum seconds of the rest of a loop for a rung to take it over
 PLANS = 4
 ANALYSIS_SECONDS = 5e-4  # approximate duration of an analysis
 # Maximum number of iterations of nested loops in a comprehension, since all of them are listed first.
 MOST_ROUNDS = 2**20
-WATCHED = 2e-8  # overhead of timing the plain loop, in seconds per item
+WATCHED = 1e-8  # overhead of timing the plain loop, in seconds per item
 # Expected by `items_of`.
 NO_ITEMS = (
     "its iterable is not an exact list, tuple, range, dict view, array or tensor, or its items do not fit "
     "the loop variables"
 )
+TRACED = "a debugger, profiler or coverage tool is active"
+_monitoring = getattr(sys, "monitoring", None)  # Python 3.12
 STOPS_EARLY = "any() and all() stop early, so running all items would waste time"
+
+
+def in_the_way() -> str:
+    """Return why only the original code may run here; '' if there is no reason."""
+    monitored = _monitoring is not None and any(map(_monitoring.get_tool, range(6)))
+    if sys.gettrace() is not None or sys.getprofile() is not None or monitored:
+        return TRACED
+    if not plain_world():
+        return "a mode or transform of PyTorch is active, such as torch.func.grad or a TorchFunctionMode"
+    # Comparing and timing would synchronise with the GPU.
+    return "a CUDA graph is being recorded" if capturing() else ""
 
 
 class Site:
     """One site of a jitted function.
 
     The rewritten code calls `on()` before each execution; it is cheap when off.
-
-    Attributes:
-        plans: proofs for different argument types, the latest first.
-        first: timings of the plain loop before anything is proven.
-        latest: seconds of the latest plain execution.
-        accounted: number of skipped executions already included in `budget.spent`.
-        why: why the latest execution used the original code.
-        faults: number of internal errors.
-        nested: True for a comprehension with several loops.
     """
 
     def __init__(self, text: SiteText, config: "Config", file: str, runtime: "Runtime"):
@@ -72,11 +75,12 @@ class Site:
             self.why = STOPS_EARLY
             self.schedule.pause(10**12)
         self.on = self.schedule.ready
-        self.nested = "items" in text.bodies
-        self.plans: list[Plan] = []
-        self.first, self.budget = Costs(), Budget()
-        self.latest = 0.0
-        self.accounted = self.faults = 0
+        self.nested = "items" in text.bodies  # a comprehension with several loops
+        self.plans: list[Plan] = []  # proofs for different argument types, the latest first
+        self.first = Costs()  # timings of the plain loop before anything is proven
+        self.budget = Budget()
+        # Seconds of the latest plain execution, and the skipped ones that `budget.spent` includes already.
+        self.latest, self.accounted = 0.0, 0
         self.counts: dict[str, int] = {}
 
     # Called by the rewritten code.
@@ -95,34 +99,27 @@ class Site:
             before: blocks of `source`, from the previous statement.
             after: a list to which blocks of the result are appended.
         """
-        call = SiteCall(self, source)
+        call, name, kind = SiteCall(self, source), self.text.consumer, self.text.kind
 
         def decide() -> None:
-            name = self.text.consumer
             functions = {"body": body} if cond is None else {"body": body, "cond": cond}
             if consumer is not None and consumer is not getattr(builtins, name):
-                self.went_plain(f"the name {name} is not the builtin here")
-            elif options and not inert(name, options):
-                self.went_plain(f"{name} with these options may run user code between items")
+                return self.went_plain(f"the name {name} is not the builtin here")
+            if options and not inert(name, options):
+                return self.went_plain(f"{name} with these options may run user code between items")
+            if expand is not None:
+                items = self._expanded(call, expand)
             else:
-                items = self._items(source, before) if expand is None else self._expanded(call, expand)
-                self._decide(call, items, functions, after, switchable=expand is None)
-                if call.done and self.text.kind in ("set", "dict"):
-                    values, call.values = call.values, set() if self.text.kind == "set" else {}
-                    self._put(call, call.values.update, values)
+                items = self._found(items_of(source, self.text.shape), NO_ITEMS)
+                kept = kept_blocks(source, before)
+                if items is not None and kept is not None:
+                    items.columns = [kept]
+            self._decide(call, items, functions, after)
+            if call.done and kind in ("set", "dict"):
+                values, call.values = call.values, set() if kind == "set" else {}
+                self._put(call, call.values.update, values)
 
-        self._guarded(call, decide)
-        return call
-
-    def mapped(self, mapper: Any, function: Any, source: Any, body: Any, *rest: Any, **to: Any) -> SiteCall:
-        """Run a `map` call consumed by a builtin, if `mapper` is the builtin `map`."""
-        if mapper is map:
-            call = self.run(source, body, *rest, **to)
-        else:
-            self.went_plain("the name map is not the builtin here")
-            call = SiteCall(self, source)
-        call.mapping = mapper, function
-        return call
+        return self._guarded(call, decide)
 
     def loop(self, source: Any, body: Any, containers: tuple, totals: tuple, *makers: Any) -> list[Any]:
         """Run a loop that fills containers or totals.
@@ -130,38 +127,34 @@ class Site:
         Returns:
             A list to pop from: the new totals in order, then the items left for the original loop.
         """
-        call, running = SiteCall(self, source, containers), list(totals)
+        call, running = SiteCall(self, source), list(totals)
 
         def decide() -> None:
-            items = None
-            if fillable(self.text, containers, totals, makers):
-                items = items_of(source, self.text.shape)
-            if items is None:
-                self.went_plain("its iterable, or a container that it fills, is not an exact builtin type")
-            self._decide(call, items, {"body": body}, None, switchable=not totals)
-            if call.done and self.text.sinks[0].kind == "carried":
-                values, call.values = call.values, ()
+            able = fillable(self.text, containers, totals, makers)
+            items = items_of(source, self.text.shape) if able else None
+            why = "its iterable, or a container that it fills, is not an exact builtin type"
+            self._decide(call, self._found(items, why), {"body": body}, None)
+            if not call.done:
+                return
+            values = call.values
+            if self.text.sinks[0].kind == "carried":
+                call.values = ()
                 self._put(call, carried_on, values, running, makers[-1])
-            elif call.done:
-                self._fill(call, running)
+            else:
+                call.values = rooms(containers)
+                self._put(call, fill, self.text, values, call.values, running)
 
         self._guarded(call, decide)
         if not call.done:
             return [call.rest(), *reversed(totals)]
-        return [call.filled(), *reversed(running)]
+        return [call.fill(containers), *reversed(running)]
 
     def start(self, *thunks: Any) -> SiteCall:
         """Run independent statements; each is a function without arguments."""
-        call = SiteCall(self, None)
+        call, functions = SiteCall(self, None), {f"thunk {i}": thunk for i, thunk in enumerate(thunks)}
+        return self._guarded(call, lambda: self._decide(call, Items([thunks], len(thunks)), functions, None))
 
-        def decide() -> None:
-            functions = {f"thunk {i}": thunk for i, thunk in enumerate(thunks)}
-            self._decide(call, Items([thunks], len(thunks)), functions, None, switchable=False)
-
-        self._guarded(call, decide)
-        return call
-
-    def _guarded(self, call: SiteCall, decide: Callable[[], None]) -> None:
+    def _guarded(self, call: SiteCall, decide: Callable[[], None]) -> SiteCall:
         """Run `decide`. After an internal error the original code runs, and the error is recorded."""
         try:
             self.schedule.enter()
@@ -179,11 +172,12 @@ class Site:
             raise
         except OURS as error:
             raise_interrupt(error)
-            call.done, call.error, call.items = False, None, None
+            call.done, call.error, call.costs = False, None, None
             self.broke(error)
         finally:
-            if call.items is None:
+            if call.costs is None:
                 self._leave()
+        return call
 
     def _leave(self) -> None:
         with contextlib.suppress(*OURS):
@@ -206,20 +200,12 @@ class Site:
                 raise Bail(f"storing the results raises {type(refused).__name__}: {refused}") from None
             call.error = refused
 
-    def _fill(self, call: SiteCall, totals: list[Any]) -> None:
-        assert call.containers is not None
-        values, call.values = call.values, rooms(call.containers)
-        self._put(call, fill, self.text, values, call.values, totals)
-
     # Decisions.
 
-    def _items(self, source: Any, before: list[Blocks] | None) -> Items | None:
-        """Return the items of a loop, or None after recording the reason."""
-        items, kept = items_of(source, self.text.shape), kept_blocks(source, before)
+    def _found(self, items: Items | None, why: str) -> Items | None:
+        """Return the items, after recording `why` if there are none."""
         if items is None:
-            self.went_plain(NO_ITEMS)
-        elif kept is not None:
-            items.columns = [kept]
+            self.went_plain(why)
         return items
 
     def _expanded(self, call: SiteCall, expand: Any) -> Items | None:
@@ -231,7 +217,7 @@ class Site:
             if plan is None:  # not proven yet, so the plain loop is timed
                 self.went_plain(TOO_LITTLE)
                 call.looked = timing.now() - call.looked
-                call.watch(outer, self.first)
+                call.watch(outer.n, self.first)
                 return None
             if not plan.declined:
                 try:
@@ -239,46 +225,20 @@ class Site:
                 except Exception as error:  # the plain loop will raise it
                     raise_interrupt(error)
         if not 0 < len(rows) <= MOST_ROUNDS:
-            self.went_plain(plan.reason if plan is not None else NO_ITEMS)
-            return None
+            return self._found(None, plan.reason if plan is not None else NO_ITEMS)
         return Items([list(map(operator.itemgetter(k), rows)) for k in range(len(rows[0]))], len(rows))
 
-    def _decide(
-        self, call: SiteCall, items: Items | None, functions: dict[str, Any], after: Any, switchable: bool
-    ) -> None:
-        """Run the items with a rung if one is chosen; otherwise time the plain loop.
-
-        Args:
-            switchable: a rung may take over in the middle of the plain loop.
-        """
+    def _decide(self, call: SiteCall, items: Items | None, functions: dict[str, Any], after: Any) -> None:
+        """Run the items with a rung if one is chosen; otherwise time the plain loop."""
         if items is None:
-            if call.items is None:
+            if call.costs is None:
                 self.schedule.rest(timing.now() - call.looked, 0.0)
             return
         if items.n < 2:
             return self.went_plain("it has fewer than two items")
-        paid = self.budget.used
-        try:
-            values, work = self.values(items, functions, after)
-        except Failed as failure:
-            call.done, call.values, call.error = True, failure.values, failure.error
-            return
-        paid = self.budget.used - paid
-        seconds = timing.now() - call.looked - paid
-        if type(values) is not Miss:
-            assert work is not None
-            work.took(seconds)
-            call.done, call.values, call.pure = True, values, work.plan.effect is Effect.PURE
-            return
-        call.looked = seconds
-        if self.schedule.measure:
-            costs = self.first if work is None else work.plan.costs
-            call.watch(items, costs, functions if switchable else None)
-
-    def values(self, items: Items, functions: dict[str, Any], after: Any = None) -> tuple[Any, Work | None]:
-        """Return the values of all items or a `Miss`, and the `Work` if a strategy was tried."""
-        statements = self.text.kind == "statements"
+        paid, statements = self.budget.used, self.text.kind == "statements"
         plan, seen = self.plan_for(functions, self.text.bodies, () if statements else items.columns)
+        values: list[Any] | Miss = Miss()
         if plan is None:
             self.went_plain(TOO_LITTLE)
         elif plan.declined:
@@ -288,18 +248,20 @@ class Site:
         elif self.text.caught and plan.effect is Effect.IO:
             self.went_plain("it fills a container inside a try, which may catch an error of filling it")
         else:
-            work = Work(self, plan, items, functions)
-            work.seen, work.after = seen, after
-            if plan.own_strategy:
-                values = Miss() if statements else run_own(work)
-            else:
-                values = plan.strategy.run(work)
-            if isinstance(values, Miss):
-                self.went_plain()
-            elif self.checking:
-                check(work, values)
-            return values, work
-        return Miss(), None
+            work = Work(self, plan, items, functions, seen, after)
+            try:
+                values = run(work)
+            except Failed as failure:
+                call.done, call.values, call.error = True, failure.values, failure.error
+                return
+            if not isinstance(values, Miss):
+                work.took(timing.now() - call.looked - (self.budget.used - paid))
+                call.done, call.values, call.pure = True, values, plan.effect is Effect.PURE
+                return
+            self.went_plain()
+        call.looked = timing.now() - call.looked - (self.budget.used - paid)
+        if self.schedule.measure:
+            call.watch(items.n, self.first if plan is None or plan.declined else plan.costs)
 
     def may_analyse(self, functions: dict[str, Any], columns: Any) -> bool:
         """Return whether an analysis is affordable and the items are long enough for a rung to be faster."""
@@ -330,63 +292,18 @@ class Site:
         self.budget.used += timing.now() - began
         return plan, None
 
-    # Called while the original code runs.
+    # Records.
 
-    def take_over(self, call: SiteCall, items: Items, done: int, seconds: float) -> bool:
-        """Return whether a rung has taken over the rest of a plain loop after `done` items."""
-        declined = bool(self.plans) and self.plans[0].declined
-        if declined or seconds / done * (items.n - done) < WORTH_A_SWITCH:
-            return False
-        rest = SiteCall(self, None, call.containers)
-        rest.looked = timing.now()
-        before, costs = self.budget.spent, call.costs
-        self.budget.spent += seconds
+    def ran_plainly(self, costs: Costs, n: int, seconds: float, looked: float) -> None:
+        """Record that the original code ran n items in `seconds`, after examining the call for `looked`."""
         try:
-            assert costs is not None
-            recent = costs.recent
-            costs.measured(seconds, done)
-            remaining = Items([column[done:] for column in items.columns], items.n - done)
-            self._decide(rest, remaining, call.functions, None, switchable=False)
-            if rest.done and call.containers is not None:
-                self._fill(rest, [])
-            if not rest.done:
-                costs.recent = recent
-        except OURS as fault:
-            raise_interrupt(fault)
-            self.broke(fault)
-            rest.done = False
-        self.budget.spent = before
-        self._count("plain", -1)  # undo the count of this call as plain
-        if not rest.done:
-            return False
-        call.costs = None  # not a complete plain loop, so not a valid timing
-        error = rest.error
-        if call.containers is None:
-            call.late = rest.values
-        else:
-            rest.error = None
-            rest.filled()
-        if error is not None:
-            raise_here(error)
-        return True
-
-    def ran_plainly(self, call: SiteCall, n: int, done: int, seconds: float, ended: bool) -> None:
-        """Record that the original loop ran, to its end or until it was abandoned."""
-        costs, call.costs = call.costs, None
-        try:
-            if costs is not None:
-                if ended:
-                    costs.measured(seconds, n)
-                else:
-                    self.schedule.back_off()  # it raised, so examining such loops gains nothing
-                self.latest = seconds
-                self.budget.spent += seconds
-                self.schedule.rest(call.looked + WATCHED * done, seconds)
+            costs.measured(seconds, n)
+            self.latest = seconds
+            self.budget.spent += seconds
+            self.schedule.rest(looked + WATCHED * n, seconds)
         except OURS as error:
             self.broke(error)
         self._leave()
-
-    # Records.
 
     def decline(self, why: str) -> None:
         """Record that the proof failed; the site is examined ever more rarely."""
@@ -395,7 +312,6 @@ class Site:
 
     def broke(self, error: BaseException) -> None:
         """Record an internal error; the original code runs, and `explain` reports the error."""
-        self.faults += 1
         what = f"internal error: {type(error).__name__}: {error}"
         self.went_plain(str(error) if type(error) is Bail else what)
         with contextlib.suppress(Exception, Bail):
@@ -403,19 +319,14 @@ class Site:
 
     def went_plain(self, why: str = "") -> None:
         """Record that the original code ran; `why` is '' if the measurements give the reason."""
-        self._count("plain", 1)
+        self.counts["plain"] = self.counts.get("plain", 0) + 1
         self.why = why
 
     def took(self, rung: str) -> None:
         """Record that a rung ran a whole call."""
         self.schedule.gained()
-        self._count(rung, 1)
+        self.counts[rung] = self.counts.get(rung, 0) + 1
         self.why = ""
-
-    def _count(self, how: str, number: int) -> None:
-        self.counts[how] = self.counts.get(how, 0) + number
-        if not self.counts[how]:
-            del self.counts[how]
 
     @property
     def calls(self) -> dict[str, int]:

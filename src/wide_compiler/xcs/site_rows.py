@@ -8,31 +8,24 @@ from ..explain import Explanation, Row
 from .costs import TOO_LITTLE
 from .independent import marked_in
 from .proof.effects import Effect
-from .surroundings import TRACED
+from .site import TRACED, Site
 from .text.site_text import INTRODUCED
 
 if TYPE_CHECKING:
     from .jit import Runtime
     from .plan import Plan
-    from .site import Site
 
 
 @dataclass
 class SiteRow(Row):
-    """One site, or one place in the source that cannot be a site.
-
-    Attributes:
-        how: 'loop', or the rungs that ran it with their numbers of calls.
-        over: the loop variables that are read.
-        site: False if the source text rules out a site here.
-    """
+    """One site, or one place in the source that cannot be a site."""
 
     line: int = 0
     text: str = ""
-    over: str = ""
+    over: str = ""  # the loop variables that are read
     effect: str = ""
     strategy: str = ""
-    site: bool = True
+    site: bool = True  # False if the source text rules out a site here
 
     def more(self) -> dict[str, str]:
         shown = {"text": self.text, "over": self.over}
@@ -49,7 +42,7 @@ def explained(runtime: "Runtime") -> Explanation:
     return Explanation(rows, runtime.why, runtime.original.__qualname__, note)
 
 
-def by_site(sites: Iterable["Site"]) -> dict[str, dict[str, int]]:
+def by_site(sites: Iterable[Site]) -> dict[str, dict[str, int]]:
     """Return the number of calls of each rung, by line and text of the site. Duplicate keys get a number."""
     found: dict[str, dict[str, int]] = {}
     for site in sites:
@@ -60,7 +53,7 @@ def by_site(sites: Iterable["Site"]) -> dict[str, dict[str, int]]:
     return found
 
 
-def _row(text: Any, site: "Site | None") -> SiteRow:
+def _row(text: Any, site: Site | None) -> SiteRow:
     row = SiteRow(f"line {text.line}", text.kind, "loop", text.reason, line=text.line, text=text.text)
     if site is None or text.reason:
         row.site = False
@@ -81,7 +74,7 @@ def _row(text: Any, site: "Site | None") -> SiteRow:
     return row
 
 
-def _why(site: "Site", plan: "Plan | None") -> str:
+def _why(site: Site, plan: "Plan | None") -> str:
     if plan is None:
         return site.why
     if plan.declined:

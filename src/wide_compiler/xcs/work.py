@@ -4,6 +4,7 @@ import operator
 import types
 from typing import TYPE_CHECKING, Any
 
+from ..errors import ValidationError
 from .exceptions import raise_interrupt
 from .items import Blocks, Items
 
@@ -31,8 +32,6 @@ class Bail(BaseException):
 class Miss:
     """Returned instead of values if the original code should run."""
 
-    __slots__ = ()
-
 
 class Failed(Exception):
     """An item raised `error`; `values` are those of the items before it."""
@@ -42,35 +41,38 @@ class Failed(Exception):
         self.values, self.error = values, error
 
 
+class Mismatch(ValidationError):
+    """Raised with `check=True` if a site's result differs from plain Python."""
+
+
 class Work:
     """The items, body and condition of one execution.
 
     Each item yields a list of values: none if the condition is false, one, or the events of a loop with
     several sinks.
 
-    Attributes:
+    Args:
         seen: objects that the plan's guards looked up, if known.
         after: list to which blocks of the result are appended for the next site.
-        new: True if the signature of the items is new.
-        record: costs of the rung that ran all items.
-        partial: events of an item that raised, by index.
     """
 
-    __slots__ = (
-        "after", "body", "cond", "events", "functions", "items", "new", "partial", "plan", "record", "seen",
-        "site",
-    )  # fmt: skip
-
-    def __init__(self, site: "Site", plan: "Plan", items: Items, functions: dict[str, Any]):
+    def __init__(
+        self, site: "Site", plan: "Plan", items: Items, functions: dict[str, Any],
+        seen: list[Any] | None = None, after: list[Blocks] | None = None,
+    ):  # fmt: skip
         self.site, self.plan, self.items, self.functions = site, plan, items, functions
         self.body: Any = functions.get("body", operator.call)
         self.cond: Any = functions.get("cond")
         self.events = site.text.kind == "loop" and not site.text.single
-        self.seen: list[Any] | None = None
-        self.after: list[Blocks] | None = None
-        self.record: Any = None
-        self.new = False
-        self.partial: dict[int, list[Any]] = {}
+        self.seen, self.after = seen, after
+        self.record: Any = None  # costs of the rung that ran all items
+        self.new = False  # whether the signature of the items is new
+        self.partial: dict[int, list[Any]] = {}  # events of an item that raised, by index
+
+    @property
+    def each(self) -> bool:
+        """True if each item yields exactly one value."""
+        return self.cond is None and not self.events
 
     def one(self, i: int) -> list[Any]:
         """Return the values of item i, computed by plain Python."""
@@ -95,12 +97,13 @@ class Work:
             raise_interrupt(error)
             raise Bail(f"item {i} raises {type(error).__name__}") from None
 
-    def pay(self, seconds: float) -> None:
-        """Charge `seconds` to the budget for trials."""
-        self.site.budget.used += seconds
+    def ran(self, name: str) -> None:
+        """Record that the rung or strategy of this name ran all items."""
+        self.plan.last = name
+        self.site.took(name)
 
     def took(self, seconds: float) -> None:
-        """Record that a rung ran the whole call in `seconds`, overhead included."""
+        """Record how long the whole call took, overhead included."""
         costs, n, record = self.plan.costs, self.items.n, self.record
         costs.unseen += seconds
         if record is not None:
@@ -108,6 +111,6 @@ class Work:
             over = seconds - costs.plain_item * n
             if over > 0.0 and costs.plain_item:
                 record.lost(over)
-                self.pay(over)
+                self.site.budget.used += over
             else:
                 record.losses = 0

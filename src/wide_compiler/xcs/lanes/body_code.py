@@ -17,7 +17,7 @@ from ..text.trees import clone
 from ..work import Bail
 from .array_rules import apply_function
 from .lane import Lane, Objects, lanes_in, no_rule
-from .lane_indexing import item_at
+from .operators import item_at
 from .python_functions import builtin_call
 
 DISPATCH = "\U0010fffe_call"  # not a valid identifier, so no clash with user names
@@ -32,10 +32,7 @@ class _DispatchCalls(ast.NodeTransformer):
         return ast.copy_location(made, node)
 
     def visit_While(self, node: ast.While) -> ast.AST:
-        """Limit the number of iterations.
-
-        An item that plain Python never reaches, because an earlier one raises, might loop for ever.
-        """
+        """Limit the iterations: an item that plain Python never reaches might loop for ever."""
         self.generic_visit(node)
         node.test = ast.copy_location(
             ast.BoolOp(ast.And(), [self._dispatched("again"), node.test]), node.test
@@ -54,16 +51,12 @@ class _DispatchCalls(ast.NodeTransformer):
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
         """Dispatch `is`, since lanes are new objects, and `in`."""
         self.generic_visit(node)
-        if len(node.ops) == 1 and isinstance(node.ops[0], (ast.In, ast.NotIn)):
+        if any(isinstance(op, (ast.Is, ast.IsNot)) for op in node.ops):
+            right = node.comparators[0] if len(node.ops) == 1 else ast.Name(DISPATCH, ast.Load())
+            node.left = ast.copy_location(self._dispatched("checked", node.left, right), node.left)
+        elif any(isinstance(op, (ast.In, ast.NotIn)) for op in node.ops):
             node.left = ast.copy_location(self._dispatched("sought", node.left), node.left)
-            return node
-        if not any(isinstance(op, (ast.Is, ast.IsNot)) for op in node.ops):
-            return node
-        right = node.comparators[0] if len(node.ops) == 1 else ast.Name(DISPATCH, ast.Load())
-        asked = self._dispatched("same", node.left, right)
-        if isinstance(node.ops[0], ast.IsNot):
-            asked = ast.UnaryOp(ast.Not(), asked)
-        return ast.copy_location(asked, node)
+        return node
 
     @staticmethod
     def _dispatched(method: str, *given: ast.expr) -> ast.expr:
@@ -73,10 +66,7 @@ class _DispatchCalls(ast.NodeTransformer):
 def lane_function(function: types.FunctionType, node: Any, dispatch: Any, cache: CodeCache) -> Any:
     """Return the function with dispatched calls, with its own globals and closure cells.
 
-    Args:
-        node: its AST; not used if `cache` has the code.
-        dispatch: the dispatcher.
-        cache: lane code by original code.
+    `node` is its AST, which is not used if `cache` has the lane code of the original code.
     """
     key = function.__code__
     code = cache.get(key)
@@ -97,17 +87,12 @@ _FILLED = (list, dict, set)
 
 
 class Dispatcher:
-    """Handles calls, indices and identity tests during one run over lanes.
+    """Handles calls, indices and identity tests during one run over lanes."""
 
-    Attributes:
-        indices: returns an index as written between brackets.
-        rounds: number of iterations of `while` loops so far.
-    """
-
-    indices = np.s_
+    indices = np.s_  # returns an index as written between brackets
 
     def __init__(self, cache: CodeCache):
-        self.rounds = 0
+        self.rounds = 0  # number of iterations of `while` loops so far
         self.cache = cache
         self.ready: dict[types.FunctionType, Any] = {}
 
@@ -159,12 +144,12 @@ class Dispatcher:
             raise Bail("a search (`in`) for nan or an object, which Python finds by identity")
         return value
 
-    def same(self, a: Any, b: Any) -> bool:
-        """Return `a is b`. Lanes can only be compared with None. Raises `Bail`."""
+    def checked(self, a: Any, b: Any) -> Any:
+        """Return the left operand of `a is b`. Lanes can only be compared with None. Raises `Bail`."""
         lanes = type(a) in (Lane, Objects) or type(b) in (Lane, Objects)
         if b is self or (lanes and a is not None and b is not None):
             raise Bail("a comparison by `is` of numbers or arrays")
-        return a is b
+        return a
 
     def _python(self, function: types.FunctionType, args: tuple, kwargs: dict[str, Any]) -> Any:
         made = self.ready.get(function)

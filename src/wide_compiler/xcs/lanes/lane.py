@@ -33,9 +33,7 @@ class Diverge(BaseException):
 class Lane:
     """One value per item; see the module's docstring.
 
-    Attributes:
-        fresh: True if `data` shares no memory with an input.
-        origin: the items themselves, if the lane holds exactly these.
+    `fresh` is True if `data` shares no memory with an input; `origin` are the items, if it holds just these.
     """
 
     __slots__ = ("data", "fresh", "kind", "origin")
@@ -100,10 +98,8 @@ class Objects:
     __slots__ = ("column", "gather", "read")
 
     def __init__(self, column: Sequence[Any], gather: Any):
-        put = object.__setattr__
-        put(self, "column", column)
-        put(self, "gather", gather)
-        put(self, "read", {})
+        for name, value in (("column", column), ("gather", gather), ("read", {})):
+            object.__setattr__(self, name, value)
 
     def __getattribute__(self, name: str) -> Any:
         """Return a field of all items as a lane, or a method bound to all items."""

@@ -1,14 +1,123 @@
-"""Add operators, NumPy protocols, attribute access and indexing to `Lane`, when imported."""
+"""Indexing of lanes, and by lanes. Importing this adds operators and the protocols of NumPy to `Lane`."""
 
+import operator
 from typing import Any
 
 import numpy as np
 
+from ..proof.kinds import CONTAINERS
 from ..work import Bail
-from .arithmetic import apply_ufunc, arithmetic
+from .arithmetic import COMPARISONS, OPERATORS, apply_ufunc, arithmetic
 from .array_rules import apply_function, attribute
-from .lane import Lane
-from .lane_indexing import item_at
+from .gather import NOT_CONTIGUOUS, by_item
+from .lane import COMPUTING, Lane, Objects, computed
+
+_ENDS = (int, type(None))
+
+
+def item_at(value: Any, index: Any) -> Any:
+    """Return `value[index]`, where either may be or contain a lane."""
+    parts = index if type(index) is tuple else (index,)
+    n = max(map(_lanes_of, parts), default=0)
+    if type(value) is Lane:
+        return _lane_by_lane(value, parts) if n else _of_lane(value, parts)
+    if not n:
+        return value[index]
+    if type(value) is np.ndarray and value.dtype.char in COMPUTING:
+        return _shared_by_lanes(value, parts, n)
+    if type(value) in CONTAINERS and type(index) in (Lane, Objects):
+        return by_item(operator.getitem, (value, index))
+    raise Bail(f"an index into a {type(value).__name__} that differs between items")
+
+
+def _lanes_of(part: Any) -> int:
+    if type(part) is slice:
+        return max(map(_lanes_of, (part.start, part.stop, part.step)))
+    return len(part.data) if type(part) is Lane else int(type(part) is Objects)
+
+
+def _of_lane(x: Lane, parts: tuple[Any, ...]) -> Lane:
+    """Index lanes by a shared index: a view, or a copy for a list of integers."""
+    if x.kind != "array":
+        raise Bail("an index into a number")
+    if len(parts) == 1 and type(parts[0]) in (list, np.ndarray):
+        chosen = np.asarray(parts[0])
+        if chosen.ndim != 1 or chosen.dtype.kind != "i" or not chosen.size:
+            raise Bail("an index that is not plain")
+        return computed(lambda d: np.take(d, chosen, axis=1), (x,), "array")
+    ends = [end for p in parts for end in ((p.start, p.stop, p.step) if type(p) is slice else (p,))]
+    if not all(type(end) in _ENDS for end in ends):
+        raise Bail("an index that is not plain")
+    data = x.data[(slice(None), *parts)]
+    return Lane(data.copy(), "np") if data.ndim == 1 else Lane(data, "array", x.fresh)
+
+
+def _integers(x: Any) -> bool:
+    return type(x) is Lane and x.data.dtype.kind in "iu" and (x.kind != "array" or x.rank == 1)
+
+
+def _lane_by_lane(x: Lane, parts: tuple[Any, ...]) -> Lane:
+    """Index a vector per item by integers per item."""
+    index = parts[0]
+    if len(parts) != 1 or x.kind != "array" or x.rank != 1 or not _integers(index):
+        raise Bail("an array per item, indexed by other things than integers per item")
+    if index.rank:
+        return computed(lambda d, i: np.take_along_axis(d, i, 1), (x, index), "array")
+    return computed(lambda d, i: d[np.arange(len(d)), i], (x, index), "np")
+
+
+def _shared_by_lanes(shared: np.ndarray, parts: tuple[Any, ...], n: int) -> Lane:
+    """Index a shared array by lanes of integers, or by slices of one length with lanes as bounds."""
+    if len(parts) == 1 and _integers(parts[0]):
+        index = parts[0]
+        copies = index.kind == "array" or shared.ndim == 1
+        if not copies and not shared.flags.c_contiguous:
+            raise Bail(NOT_CONTIGUOUS)
+        return computed(lambda i: np.take(shared, i, axis=0), (index,), None, copies)
+    if len(parts) > shared.ndim:
+        raise Bail(f"{len(parts)} indices into an array of shape {shared.shape}")
+    # Indices per axis: [n, size] for a slice, [n] for a number.
+    places = [_places(part, size, n) for part, size in zip(parts, shared.shape, strict=False)]
+    rank = sum(place.ndim - 1 for place in places)
+    axis, grids = 0, []
+    for place in places:
+        axis += place.ndim - 1
+        shape = [n, *[1] * rank]
+        if place.ndim == 2:
+            shape[axis] = place.shape[1]
+        grids.append(place.reshape(shape))
+    data = shared[tuple(grids)]
+    if data.ndim == 1:
+        return Lane(data, "np")
+    sample = shared[tuple(slice(0, place.shape[1]) if place.ndim == 2 else 0 for place in places)]
+    if not sample.flags.c_contiguous:  # the results must have a layout that is not contiguous either
+        apart = np.empty((*data.shape[:-1], data.shape[-1] + 1), data.dtype)[..., :-1]
+        apart[...] = data
+        data = apart
+    return Lane(data, "array", fresh=False)
+
+
+def _places(part: Any, size: int, n: int) -> np.ndarray:
+    """Return the positions along one axis: [n, size] for a slice, [n] for a number."""
+    if type(part) is slice:
+        start, stop = _number(part.start, 0, n), _number(part.stop, size, n)
+        lengths = np.unique(stop - start)
+        inside = start.min() >= 0 and stop.max() <= size
+        if part.step is not None or len(lengths) != 1 or lengths[0] < 1 or not inside:
+            raise Bail("slices of different lengths, with steps, or out of range")
+        return start[:, None] + np.arange(lengths[0])
+    place = _number(part, 0, n)
+    if place.min() < 0 or place.max() >= size:
+        raise Bail("a negative index, or one out of range")
+    return place
+
+
+def _number(end: Any, default: int, n: int) -> np.ndarray:
+    if type(end) is Lane and end.kind == "int":
+        return end.data
+    if type(end) not in _ENDS or abs(end or 0) > 2**62:
+        raise Bail("an index that is not an integer")
+    return np.full(n, default if end is None else end, np.int64)
 
 
 def _getattr(self: Lane, name: str) -> Any:
@@ -29,33 +138,17 @@ def _iterate(self: Lane) -> Any:
     return iter([item_at(self, i) for i in range(self.data.shape[1])])
 
 
-def _binary(ufunc: np.ufunc, reflected: bool = False) -> Any:
-    """Return a binary operator method, with a fast path for floats of one kind."""
-    quick = ufunc in (np.add, np.subtract, np.multiply)
-
-    def operate(self: Lane, other: Any) -> Any:
-        mine = self.data
-        if quick and mine.dtype.kind == "f":
-            if type(other) is float:
-                return Lane(ufunc(other, mine) if reflected else ufunc(mine, other), self.kind)
-            if type(other) is Lane and other.kind == self.kind:
-                data = other.data
-                if data.dtype.kind == "f" and data.ndim == mine.ndim:
-                    return Lane(ufunc(data, mine) if reflected else ufunc(mine, data), self.kind)
-        return arithmetic(ufunc, (other, self) if reflected else (self, other))
-
-    return operate
+def _method(ufunc: np.ufunc, reflected: bool = False) -> Any:
+    if ufunc.nin == 1:
+        return lambda x: arithmetic(ufunc, (x,))
+    return lambda x, y: arithmetic(ufunc, (y, x) if reflected else (x, y))
 
 
 def _inplace(ufunc: np.ufunc) -> Any:
-    """Return the method of `x op= y`.
-
-    Numbers are rebound; arrays are modified in place, and must be fresh.
-    """
-    binary = _binary(ufunc)
+    """Return the method of `x op= y`: numbers are rebound; arrays are modified, and must be fresh."""
 
     def operate(self: Lane, other: Any) -> Any:
-        result = binary(self, other)
+        result = arithmetic(ufunc, (self, other))
         if self.kind != "array":
             return result
         if not self.fresh or result.data.shape != self.data.shape or result.data.dtype != self.data.dtype:
@@ -66,25 +159,14 @@ def _inplace(ufunc: np.ufunc) -> Any:
     return operate
 
 
-def _unary(ufunc: np.ufunc) -> Any:
-    return lambda x: arithmetic(ufunc, (x,))
-
-
-_BINARY = {
-    "add": np.add, "sub": np.subtract, "mul": np.multiply, "truediv": np.true_divide, "mod": np.remainder,
-    "floordiv": np.floor_divide, "pow": np.power, "matmul": np.matmul, "and": np.bitwise_and,
-    "or": np.bitwise_or, "xor": np.bitwise_xor,
-}  # fmt: skip
-_COMPARE = {"lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal,
-            "ne": np.not_equal}  # fmt: skip
-_UNARY = {"neg": np.negative, "pos": np.positive, "abs": np.absolute, "invert": np.invert}
+_NAMED = {rule.__name__.strip("_"): ufunc for ufunc, rule in OPERATORS.items()} | {"matmul": np.matmul}
+_ARITHMETIC = {name: ufunc for name, ufunc in _NAMED.items() if ufunc.nin == 2 and ufunc not in COMPARISONS}
 _METHODS: dict[str, Any] = {
-    **{f"__{name}__": _binary(ufunc) for name, ufunc in (_BINARY | _COMPARE).items()},
-    **{f"__r{name}__": _binary(ufunc, reflected=True) for name, ufunc in _BINARY.items()},
-    **{f"__i{name}__": _inplace(ufunc) for name, ufunc in _BINARY.items()},
-    **{f"__{name}__": _unary(ufunc) for name, ufunc in _UNARY.items()},
+    **{f"__{name}__": _method(ufunc) for name, ufunc in _NAMED.items()},
+    **{f"__r{name}__": _method(ufunc, reflected=True) for name, ufunc in _ARITHMETIC.items()},
+    **{f"__i{name}__": _inplace(ufunc) for name, ufunc in _ARITHMETIC.items()},
     "__getattr__": _getattr, "__getitem__": item_at, "__iter__": _iterate, "__array_ufunc__": _array_ufunc,
     "__array_function__": lambda x, run, _, args, options: apply_function(run, args, options),
 }  # fmt: skip
-for _name, _method in _METHODS.items():
-    setattr(Lane, _name, _method)
+for _name, _rule in _METHODS.items():
+    setattr(Lane, _name, _rule)

@@ -14,46 +14,20 @@ BLOCK_BYTES = 2**23
 SHARED = (type(None), bool, int, float, str, bytes, complex)
 
 
-class Results:
-    """Collects the values of one execution with `n` items, which runs in chunks.
+def apart(value: Any, lanes: int, given: list[Any]) -> list[Any]:
+    """Return one value per lane.
 
-    Arrays are rows of blocks and do not overlap. `blocks` is not empty only if all rows are in the order of
-    the items; the next site can then use the blocks directly.
+    Args:
+        lanes: the number of lanes.
+        given: results for the same lanes so far. Raises `Bail` if one of them occurs again.
     """
-
-    def __init__(self, n: int):
-        self.n = n
-        self.placed = 0
-        self._blocks: list[np.ndarray] = []
-
-    @property
-    def blocks(self) -> list[np.ndarray]:
-        return self._blocks if self.placed == self.n else []
-
-    def values(self, value: Any, lanes: int, in_order: bool, given: list[Any] | None = None) -> list[Any]:
-        """Return one value per lane.
-
-        Args:
-            lanes: the number of lanes.
-            in_order: the lanes are the next items of the execution.
-            given: results for the same lanes so far. Raises `Bail` if one of them occurs again.
-        """
-        if in_order and type(value) is Lane and value.kind == "array" and value.origin is None:
-            pieces = _pieces(_own(value))
-            self._blocks += pieces
-            self.placed += lanes
-            return [row for piece in pieces for row in piece]
-        return _apart(value, lanes, [] if given is None else given)
-
-
-def _apart(value: Any, lanes: int, given: list[Any]) -> list[Any]:
     kind = type(value)
     if kind is Lane:
         return _of_lane(value, given)
     if kind is Objects:
         return own_values(value, lanes)
     if kind is tuple:
-        parts = [_apart(v, lanes, given) for v in value]
+        parts = [apart(v, lanes, given) for v in value]
         return list(zip(*parts, strict=True)) if value else [()] * lanes
     if kind in (list, dict):
         if not lanes_in(value):
@@ -62,9 +36,9 @@ def _apart(value: Any, lanes: int, given: list[Any]) -> list[Any]:
             raise Bail("a result contains one object twice")
         given.append(value)
     if kind is list:
-        return [list(row) for row in zip(*[_apart(v, lanes, given) for v in value], strict=True)]
+        return [list(row) for row in zip(*[apart(v, lanes, given) for v in value], strict=True)]
     if kind is dict and all(type(k) in (str, int) for k in value):
-        columns = [_apart(v, lanes, given) for v in value.values()]
+        columns = [apart(v, lanes, given) for v in value.values()]
         return [dict(zip(value, row, strict=True)) for row in zip(*columns, strict=True)]
     if kind in SHARED:
         return [value] * lanes
@@ -81,7 +55,7 @@ def _of_lane(value: Lane, given: list[Any]) -> list[Any]:
         if any(type(other) is np.ndarray and np.may_share_memory(data, other) for other in given):
             raise Bail("two parts of a result share memory")
         given.append(data)
-        return [row for piece in _pieces(data) for row in piece]
+        return [row for piece in pieces(value) for row in piece]
     return list(data)
 
 
@@ -94,8 +68,9 @@ def _own(value: Lane) -> np.ndarray:
     return value.data
 
 
-def _pieces(data: np.ndarray) -> list[np.ndarray]:
-    """Split rows into blocks."""
+def pieces(value: Lane) -> list[np.ndarray]:
+    """Split a lane of arrays into blocks, which do not overlap. Raises `Bail`."""
+    data = _own(value)
     size = max(BLOCK_BYTES // max(data.dtype.itemsize * math.prod(data.shape[1:]), 1), 1)
     if len(data) <= size:
         return [np.ascontiguousarray(data)]
@@ -104,18 +79,17 @@ def _pieces(data: np.ndarray) -> list[np.ndarray]:
 
 def check_keys(text: SiteText, result: Any, events: bool = False) -> None:
     """Raise `Bail` if keys, set members or compared values are nan, which Python finds by identity."""
-    keys: list[Any] = []
     if text.kind == "set" or text.consumer in ("set", "dict", "max", "min", "sorted"):
-        keys = [result]
+        _check(result)
     elif text.kind == "dict":
-        keys = [result[0]]
+        _check(result[0])
     elif text.kind == "loop":
-        noted = result if events else [(0, result)]
-        sinks = [(text.sinks[index].kind, value) for index, value in noted]
-        keyed = ("setitem", "update")
-        keys = [v[1] if kind in keyed else v for kind, v in sinks if kind in ("add", "carried", *keyed)]
-    for key in keys:
-        _check(key)
+        for index, value in result if events else [(0, result)]:
+            kind = text.sinks[index].kind
+            if kind in ("setitem", "update"):
+                _check(value[1])
+            elif kind in ("add", "carried"):
+                _check(value)
 
 
 def _check(value: Any) -> None:

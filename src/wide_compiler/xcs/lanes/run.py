@@ -13,8 +13,7 @@ from ..work import Bail, Work
 from .body_code import Dispatcher, lane_function
 from .gather import chunks, gathered
 from .lane import Diverge, Lane, Objects, own_values
-from .operators import Lane as _Lane  # noqa: F401  adds the operators to Lane
-from .results import Results, check_keys
+from .results import apart, check_keys, pieces
 
 MOST_PATHS = 16
 SKIPPED = object()  # an item that the condition excludes
@@ -40,8 +39,8 @@ def vectorized(work: Work) -> list[Any]:
         why = f"{type(error).__name__}: {error}"
     if why is not None:  # outside of the handlers, so that no traceback is kept alive
         raise Bail(why)
-    if work.after is not None and body.results.blocks:
-        work.after.append(Blocks(values, body.results.blocks))
+    if work.after is not None and body.blocks and sum(map(len, body.blocks)) == work.items.n:
+        work.after.append(Blocks(values, body.blocks))  # all rows, in the order of the items
     return values
 
 
@@ -52,7 +51,7 @@ def _recorded_errors(reported: list[str]) -> Any:
 
 
 class Body:
-    """The site's condition and body compiled for lanes, and the results so far."""
+    """The site's condition and body compiled for lanes; `blocks` are results that are rows of arrays."""
 
     def __init__(self, work: Work):
         nodes, cache = work.site.text.bodies, work.plan.lane_code
@@ -60,7 +59,7 @@ class Body:
         self.dispatch = Dispatcher(cache)
         self.test = work.cond and lane_function(work.cond, nodes["cond"], self.dispatch, cache)
         self.body = lane_function(work.body, nodes["body"], self.dispatch, cache)
-        self.results = Results(work.items.n)
+        self.blocks: list[np.ndarray] = []
         self.runs = 0
 
     def values(self, start: int, stop: int) -> list[Any]:
@@ -87,7 +86,7 @@ class Body:
         except Diverge as split:
             for mask in (split.mask, ~split.mask):
                 chosen = np.flatnonzero(mask)
-                group = [_chosen(column, chosen) for column in columns]
+                group = [[column[i] for i in chosen.tolist()] for column in columns]
                 self._run(group, chosen if lanes is None else lanes[chosen], added)
             return
         if lanes is None:
@@ -97,8 +96,8 @@ class Body:
                 added[i] = value
 
     def _once(self, columns: list[Any], count: int, in_order: bool) -> list[Any]:
-        work, hand, self.dispatch.rounds = self.work, self.results.values, 0
-        given = [_lane(column) for column in columns]
+        work, self.dispatch.rounds = self.work, 0
+        given = list(map(gathered, columns))
         if work.cond is not None and not self.test(*given):
             return [SKIPPED] * count
         if work.events:
@@ -110,10 +109,14 @@ class Body:
         check_keys(work.site.text, result, work.events)
         if work.events:
             before: list[Any] = []
-            events = [(index, hand(value, count, False, before)) for index, value in result]
+            events = [(index, apart(value, count, before)) for index, value in result]
             found: list[Any] = [[(index, column[i]) for index, column in events] for i in range(count)]
+        elif in_order and type(result) is Lane and result.kind == "array" and result.origin is None:
+            blocks = pieces(result)
+            self.blocks += blocks
+            found = [row for block in blocks for row in block]
         else:
-            found = hand(result, count, in_order)
+            found = apart(result, count, [])
         if any(map(_has_nan, given)) and any(map(_is_nan, found)):
             raise Bail("nan in items and results, which Python finds by identity")
         return found
@@ -121,19 +124,8 @@ class Body:
 
 def _part(column: Any, start: int, stop: int) -> Any:
     if type(column) is Blocks:
-        return Blocks(column.rows[start:stop], [column.part(start, stop)])
+        return column.part(start)
     return column if (start, stop) == (0, len(column)) else column[start:stop]
-
-
-def _chosen(column: Any, lanes: np.ndarray) -> Any:
-    """Return the items of some lanes."""
-    return [column[i] for i in lanes.tolist()]
-
-
-def _lane(column: Any) -> Any:
-    if type(column) is Blocks:  # rows of one array, made by the previous site
-        return Lane(column.blocks[0], "array", False, column.rows)
-    return gathered(column)
 
 
 def _has_nan(given: Any) -> bool:

@@ -1,13 +1,14 @@
 """Training with lanes: one autograd graph for all members that behaves like a graph per member.
 
-Backward through some outputs computes gradients of these members only and frees only their graphs. Tensors
-that a member's graph would save are tracked: modifying one in place before backward raises the usual error.
+Each output has an autograd node of its own, which saves what the member's graph would save. PyTorch then
+detects in-place changes and a second backward as in plain Python. These nodes lead to one node that computes
+the gradients of all members at once.
 """
 
+import itertools
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,21 +18,18 @@ from ...routers.fused_lanes import Fused
 from ..work import Bail, Work
 from .trial import finite, storage
 
-# Position among the graph's arguments, and the tensors: one per lane, or one shared.
-Place = tuple[int, list[Tensor]]
+if TYPE_CHECKING:
+    from .group import Group
+
+# An argument of the graph, or its position, and the tensors that it is made of: one per lane, or one shared.
+Place = tuple[Any, list[Tensor]]
+Gather = Callable[[], list[Tensor]]
 _HOOKS = tuple(map(operator.attrgetter, ("_backward_hooks", "_post_accumulate_grad_hooks")))
 _keeps_graph: Any = torch._C._autograd._get_current_graph_task_keep_graph  # type: ignore[attr-defined]
 
 
-@dataclass
-class SavedTensors:
-    """What the graph of one member saves.
-
-    Attributes:
-        places: for each argument, whether it is saved.
-        output: whether the output is saved.
-        anything: whether any tensor is saved.
-    """
+class SavedTensors(NamedTuple):
+    """What the graph of one member saves: which arguments, the output, any tensor at all."""
 
     places: list[bool]
     output: bool
@@ -44,18 +42,12 @@ def all_of(inputs: Sequence[Any]) -> list[Tensor]:
 
 
 def run(
-    work: Work,
-    states: list[Tensor],
-    fused: Fused,
-    known: dict[Fused, SavedTensors],
-    inputs: list[Any],
-    wide: Sequence[bool],
-    gather: Callable[[], list[Tensor]],
+    work: Work, group: "Group", fused: Fused, inputs: list[Any], wide: Sequence[bool], gather: Gather
 ) -> list[Tensor]:
     """Return the outputs of all members, each with its own node in the autograd graph. Raises `Bail`."""
     if work.plan.memory.get("backward by parts"):
         raise Bail("backward() reaches some members at a time, and only in the loop each has its own graph")
-    tensors = [*states, *all_of(inputs)]
+    tensors, known = [*group.guard.real, *all_of(inputs)], group.saved
     if torch.is_anomaly_enabled() or any(any(map(hooks, tensors)) for hooks in _HOOKS):
         raise Bail("gradient hooks or anomaly detection are active")
     places: list[Place] = [(source.position, source.tensors()) for source in fused.sources]
@@ -64,10 +56,8 @@ def run(
     if fused not in known:
         known[fused] = _observed(work, [column[0] for _, column in places])
     call = LaneCall(fused, gather, places, known[fused], work.plan.memory)
-    # `clone` gives each output its own node, so that hooks run in the same order as in a plain loop.
-    outputs = [row.clone() for row in Lanes.apply(call, *call.learning)]
-    call.watch(outputs)
-    return outputs
+    rows = Lanes.apply(call, *call.learning)
+    return [Member.apply(call, lane, row) for lane, row in enumerate(rows)]
 
 
 def _observed(work: Work, tensors: list[Tensor]) -> SavedTensors:
@@ -81,24 +71,17 @@ def _observed(work: Work, tensors: list[Tensor]) -> SavedTensors:
 
 
 class LaneCall:
-    """One call of all lanes: the stacked output with its graph, and the state of each lane's backward.
+    """One call of all lanes: the stacked output with its graph.
 
     Attributes:
-        leaves: arguments of the graph that require gradients, detached from the members' tensors.
-        learning: the members' tensors that these are made of.
-        lanes: the lane of each tensor in `learning`; None for a shared one.
-        wide: for each leaf, whether it has a lane axis.
+        leaves: arguments of the graph that require gradients, with the members' tensors they are made of.
+        kept: the arguments that the graph saves, likewise.
         freed: lanes whose graph was freed by backward.
     """
 
-    def __init__(
-        self, fused: Fused, gather: Any, places: list[Place], saved: SavedTensors, memory: dict[str, Any]
-    ):
+    def __init__(self, fused: Fused, gather: Gather, places: list[Place], saved: SavedTensors, memory: Any):
         self.again, self.saved, self.memory = (lambda: fused.stacked(gather())), saved, memory
-        self.leaves: list[Tensor] = []
-        self.learning: list[Tensor] = []
-        self.lanes: list[int | None] = []
-        self.wide: list[bool] = []
+        self.leaves: list[Place] = []
         self.freed: set[int] = set()
         with torch.no_grad():
             arguments = fused.arguments(gather())
@@ -106,82 +89,46 @@ class LaneCall:
             if any(t.requires_grad is not column[0].requires_grad for t in column):
                 raise Bail("requires_grad differs between members")
             if column[0].requires_grad:
-                leaf = arguments[position] = arguments[position].detach().requires_grad_()
-                self.leaves.append(leaf)
-                self.learning += column
-                self.lanes += [None] if len(column) == 1 else range(fused.n)
-                self.wide.append(len(column) > 1)
+                arguments[position] = arguments[position].detach().requires_grad_()
+                self.leaves.append((arguments[position], column))
+        self.learning = [t for _, column in self.leaves for t in column]
         self.out: Any = fused.program.run_way(fused.run, arguments)
         if type(self.out) is not Tensor or not self.out.requires_grad:
             raise Bail("in training each member must return one tensor with a gradient for its parameters")
         finite((self.out.detach(),))
-        kept = [place for place, flag in zip(places, saved.places, strict=True) if flag]
-        self.copies = [(arguments[position], column) for position, column in kept if len(column) > 1]
-        self.watched = [(i if len(c) > 1 else None, t) for _, c in kept for i, t in enumerate(c)]
-
-    def watch(self, outputs: list[Tensor]) -> None:
-        """Record versions, so that later in-place changes of saved tensors are detected."""
-        if self.saved.output:
-            # Detached tensors share the version counter.
-            self.watched += enumerate(y.detach() for y in outputs)
-        self.versions = [t._version for _, t in self.watched]
+        kept = zip(places, saved.places, strict=True)
+        self.kept = [(arguments[position], column) for (position, column), flag in kept if flag]
 
     def backward(self, given: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Return the gradients of `learning`, given those of the outputs; None for an output not reached."""
-        reached = {lane for lane, gradient in enumerate(given) if gradient is not None}
+        n, reached = len(given), [gradient is not None for gradient in given]
         again = torch.is_grad_enabled()
         keep = again or _keeps_graph()
-        self._check(reached)
         if not keep and self.saved.anything:
-            self.freed |= reached
-        if len(reached) < len(given):
+            self.freed |= set(itertools.compress(range(n), reached))
+        if not all(reached):
             self.memory["backward by parts"] = True
         first = next(g for g in given if g is not None)
         stacked = torch.stack([torch.zeros_like(first) if g is None else g for g in given])
-        if again:
-            return self._again(stacked, reached)
-        for copy, column in self.copies:  # a member's own graph would see writes to `.data` since the forward
-            torch.stack(column, out=copy.data)
-        retain = keep or len(self.freed) < len(given)
-        found = torch.autograd.grad(self.out, self.leaves, stacked, retain_graph=retain, allow_unused=True)
-        gradients: list[Tensor | None] = []
-        for gradient, wide in zip(found, self.wide, strict=True):
-            if not wide:
-                gradients.append(gradient)
-            elif gradient is None:
-                gradients += [None] * len(given)
-            else:
-                gradients += [g if i in reached else None for i, g in enumerate(gradient.unbind(0))]
-        return gradients
-
-    def _again(self, stacked: Tensor, reached: set[int]) -> list[Tensor | None]:
-        """Compute the gradients with `create_graph`, from a new forward whose graph the caller owns."""
-        once = {id(t): t for t in self.learning}
-        found = torch.autograd.grad(
-            self.again(), list(once.values()), stacked, create_graph=True, allow_unused=True
-        )
-        left = dict(zip(once, found, strict=True))  # each is returned once
-        return [
-            left.pop(id(t), None) if lane is None or lane in reached else None
-            for lane, t in zip(self.lanes, self.learning, strict=True)
-        ]
-
-    def _check(self, reached: set[int]) -> None:
-        if reached & self.freed:
-            with torch.enable_grad():
-                leaf = torch.ones(1, requires_grad=True)
-                done = leaf.exp()
-            for _ in range(2):  # raises PyTorch's own error
-                torch.autograd.grad(done, leaf, torch.ones(1))
-        for (lane, tensor), version in zip(self.watched, self.versions, strict=True):
-            if tensor._version != version and (lane is None or lane in reached):
-                raise RuntimeError(
-                    "one of the variables needed for gradient computation has been modified by an inplace "
-                    f"operation: [{tensor.type()} {list(tensor.shape)}] is at version {tensor._version}; "
-                    f"expected version {version} instead. Hint: enable anomaly detection to find the "
-                    "operation that failed to compute its gradient, with "
-                    "torch.autograd.set_detect_anomaly(True)."
-                )
+        if again:  # with `create_graph`: from a new forward whose graph the caller owns
+            once = {id(t): t for t in self.learning}
+            ends = [self.again()]
+            found = torch.autograd.grad(ends, [*once.values()], stacked, create_graph=True, allow_unused=True)
+            left = dict(zip(once, found, strict=True))
+            gradients = [[left.pop(id(t), None) for t in column] for _, column in self.leaves]
+        else:
+            for copy, column in self.kept:  # a member's own graph would see writes to `.data` since
+                if len(column) > 1:
+                    torch.stack(column, out=copy.data)
+            leaves, retain = [leaf for leaf, _ in self.leaves], keep or len(self.freed) < n
+            found = torch.autograd.grad(self.out, leaves, stacked, retain, allow_unused=True)
+            rows = zip(found, self.leaves, strict=True)
+            gradients = [
+                [g] if len(column) == 1 else [None] * n if g is None else [*g] for g, (_, column) in rows
+            ]
+        wanted = itertools.chain.from_iterable([True] if len(row) == 1 else reached for row in gradients)
+        each = itertools.chain.from_iterable(gradients)
+        return [gradient if asked else None for gradient, asked in zip(each, wanted, strict=True)]
 
 
 class Lanes(torch.autograd.Function):
@@ -196,3 +143,20 @@ class Lanes(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *given: Tensor | None) -> tuple[Tensor | None, ...]:
         return None, *ctx.call.backward(given)
+
+
+class Member(torch.autograd.Function):
+    """Autograd function from a lane to the output of its member."""
+
+    @staticmethod
+    def forward(ctx: Any, call: LaneCall, lane: int, row: Tensor) -> Tensor:
+        output = row.clone()
+        saved = [column[lane if len(column) > 1 else 0] for _, column in call.kept]
+        saved += [output] * call.saved.output + [row] * call.saved.anything
+        ctx.save_for_backward(*saved)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        _ = ctx.saved_tensors  # raises if one was changed in place, or if the graph was freed
+        return None, None, gradient

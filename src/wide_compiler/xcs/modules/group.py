@@ -30,7 +30,7 @@ from ..proof.class_tables import NAMESPACES, PATCHED, PYTORCH, TENSORS, Behaviou
 from ..proof.guards import bare
 from ..work import Bail, Work
 from . import eligible, gradients
-from .torch_vmap import apart, check_rows
+from .torch_vmap import apart, check_alike
 from .trial import examine, finite
 
 NAME = "wide model"
@@ -61,7 +61,7 @@ class Group:
         self.behaviour = Behaviour(set(self.kinds), NAMESPACES)
         self.written = TableGuard(self.tables)
         self.guard = ModuleGuard(models)
-        self.fused: list[tuple[tuple[bool, ...], SameLook, Fused]] = []
+        self.fused: list[tuple[SameLook, Fused]] = []
         self.saved: dict[Fused, gradients.SavedTensors] = {}
         self.looked = threading.local()  # per thread: whether the members were unchanged at the last `look`
 
@@ -100,18 +100,9 @@ class Group:
                 return False
         return self.guard.holds()
 
-    def learns(self, inputs: list[Any]) -> bool:
-        """Return whether gradients are needed."""
-        if not torch.is_grad_enabled():
-            return False
-        return any(map(_learns, self.guard.real)) or any(map(_learns, gradients.all_of(inputs)))
-
-    def find(self, wide: tuple[bool, ...], tensors: list[Tensor]) -> Fused | None:
+    def find(self, tensors: list[Tensor]) -> Fused | None:
         """Return the lane graph for a call with these tensors, or None."""
-        for known, look, fused in self.fused:
-            if wide == known and look.holds(tuple(tensors), {}):
-                return fused
-        return None
+        return next((fused for look, fused in self.fused if look.holds(tuple(tensors), {})), None)
 
     def build(self, models: Sequence[nn.Module], calls: Calls, seconds: float) -> Fused:
         """Build the lane graph for calls like this one. Raises `Bail` if that is not possible."""
@@ -124,7 +115,7 @@ class Group:
         if route is None or route.fused is None:
             raise Bail("no lane graph was built" if route is None else route.verdict.why)
         look = SameLook(tuple(calls.call.tensors), {})
-        self.fused = [(calls.call.wide, look, route.fused), *self.fused[:MOST]]
+        self.fused = [(look, route.fused), *self.fused[:MOST]]
         self.saved.clear()
         self.guard.holds()  # prepares the guard now, so that later calls are fast
         return route.fused
@@ -137,23 +128,16 @@ def able(work: Work) -> bool:
     memory = work.plan.memory
     if "members" not in memory:
         memory["members"] = _members(work)
-    return memory["members"] is not None and isinstance(
-        work.items.columns[memory["members"].column], (list, tuple)
-    )
+    members = memory["members"]
+    return members is not None and isinstance(work.items.columns[members.column], (list, tuple))
 
 
 class Members(NamedTuple):
-    """The parts of a body `m(a, b)`.
+    """The parts of a body `m(a, b)`."""
 
-    Attributes:
-        column: the column of items with the modules.
-        places: for each argument, its column if wide, else its index among the closure cells of the body.
-        wide: for each argument, whether it differs between members.
-    """
-
-    column: int
-    places: list[int]
-    wide: tuple[bool, ...]
+    column: int  # the column of items with the modules
+    places: list[int]  # by argument: its column if wide, else its index among the closure cells of the body
+    wide: tuple[bool, ...]  # by argument: whether it differs between members
 
 
 def _members(work: Work) -> Members | None:
@@ -178,7 +162,8 @@ def widened(work: Work) -> list[Any]:
     group = work.plan.memory.get("wide")
     if group is None or not group.holds:
         group = _new_group(work, models)
-    learns = group.learns(inputs)
+    tensors = [*group.guard.real, *gradients.all_of(inputs)]
+    learns = torch.is_grad_enabled() and any(map(_learns, tensors))
     examine(work, learns)
 
     def gather() -> list[Tensor]:
@@ -188,12 +173,12 @@ def widened(work: Work) -> list[Any]:
         # `examine` rejects members that warn, so only warnings of the capture are hidden here.
         try:
             tensors = gather()
-            fused = group.find(wide, tensors)
+            fused = group.find(tensors)
             if fused is None:
                 contest = CONTEST if learns and work.site.config.measure else 0.0
                 fused = group.build(models, _calls(inputs, tensors, wide, gather), contest)
             if learns:
-                return gradients.run(work, group.guard.real, fused, group.saved, inputs, wide, gather)
+                return gradients.run(work, group, fused, inputs, wide, gather)
             with _below_autograd():
                 out = fused.stacked(tensors)
         except Exception as error:
@@ -243,23 +228,9 @@ def _inputs(work: Work, members: Members) -> list[Any]:
         x: Any = work.items.columns[place] if wide else work.body.__closure__[place].cell_contents
         if type(x) is not Tensor and not (wide and type(x) is list and {*map(type, x)} == {Tensor}):
             raise Bail("arguments other than tensors")
-        _check_alike(gradients.all_of([x]))
+        check_alike(gradients.all_of([x]))
         found.append(x)
     return found
 
 
-def _check_alike(tensors: list[Tensor]) -> None:
-    """Raise `Bail` unless all tensors have one dtype and layout.
-
-    Stacking would promote them to a common dtype.
-    """
-    first = tensors[0]
-    if len(tensors) > 1 and len(set(map(_look, tensors))) > 1:  # stacking itself checks devices and shapes
-        raise Bail("tensors of different data types or layouts")
-    if first.layout is not torch.strided or first.is_nested:
-        raise Bail("sparse or nested tensors")
-    check_rows(tensors)
-
-
-_look = operator.attrgetter("dtype", "layout", "requires_grad")
 _learns = operator.attrgetter("requires_grad")

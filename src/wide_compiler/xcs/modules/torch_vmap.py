@@ -78,8 +78,6 @@ def _gathered(column: Any) -> Any:
         if all(c is first for c in column):
             return first
         raise Bail(f"items of type {type(first).__name__} beside tensors")
-    if len(set(map(_look, column))) != 1:
-        raise Bail("tensors of different data types or layouts")
     _check_items(column)
     if any(map(Tensor.is_inference, column)) and not torch.is_inference_mode_enabled():
         raise Bail("inference tensors outside of inference mode")
@@ -92,10 +90,19 @@ def _gathered(column: Any) -> Any:
 def _check_items(tensors: Sequence[Tensor]) -> None:
     if tensors[0].dim() == 0:
         raise Bail("tensors with 0 dimensions, for which type promotion differs")
-    check_rows(tensors)
+    check_alike(tensors)
 
 
-def check_rows(tensors: Iterable[Tensor]) -> None:
+def check_alike(tensors: Sequence[Tensor]) -> None:
+    """Raise `Bail` unless all tensors are dense, of one dtype, and contiguous.
+
+    Stacking would promote them to a common dtype, but checks devices and shapes itself.
+    """
+    first = tensors[0]
+    if len(tensors) > 1 and len(set(map(_look, tensors))) > 1:
+        raise Bail("tensors of different data types or layouts")
+    if first.layout is not torch.strided or first.is_nested:
+        raise Bail("sparse or nested tensors")
     if not all(map(Tensor.is_contiguous, tensors)):
         raise Bail("a tensor is not contiguous, so results of the loop would not be either")
 

@@ -76,7 +76,7 @@ def examine(work: Work, learns: bool = False) -> None:
             raise Bail(FROM_ROUNDED)
         if storage(tensor) in watch.rounded and work.site.text.consumer in DECIDING:
             raise Bail(FROM_ROUNDED)
-        if watch.coarse.get(storage(tensor), 0.0) > _digits(tensor):
+        if watch.rounded.get(storage(tensor), 0.0) > _digits(tensor):
             raise Bail("a result is rounded to fewer digits than its data type has")
     if watch.decided:
         raise Bail(FROM_ROUNDED)
@@ -89,26 +89,17 @@ FROM_ROUNDED = "a decision depends on numbers that a batch may round differently
 
 
 class Watch(TorchDispatchMode):
-    """Tracks tensors by storage while the body runs.
-
-    Attributes:
-        made: storages created by the body; `bytes` is their total size.
-        rounded: storages of values that a batch may round differently.
-        coarse: for these, the largest machine epsilon of the dtypes involved.
-        decisions: storages of integers or booleans computed from rounded values.
-        decided: True if control flow, or another operator, used such a result.
-        held: keeps tensors alive, so that addresses are not reused.
-    """
+    """Tracks tensors by storage while the body runs."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.made: set[int] = set()
-        self.bytes = 0
-        self.rounded: set[int] = set()
-        self.coarse: dict[int, float] = {}
-        self.decisions: set[int] = set()
-        self.decided = False
-        self.held: list[Any] = []
+        self.made: set[int] = set()  # storages created by the body
+        self.bytes = 0  # their total size
+        # Values that a batch may round differently, with the largest machine epsilon of the dtypes involved.
+        self.rounded: dict[int, float] = {}
+        self.decisions: set[int] = set()  # integers or booleans computed from these
+        self.decided = False  # whether control flow, or another operator, used such a result
+        self.held: list[Any] = []  # keeps tensors alive, so that addresses are not reused
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -130,9 +121,7 @@ class Watch(TorchDispatchMode):
                 self.bytes += tensor.nbytes
             if _floats(tensor):
                 if rounded or not _exact(name, given, kwargs):
-                    self.rounded.add(place)
-                    digits = [self.coarse[storage(t)] for t in rounded]
-                    self.coarse[place] = max([_digits(tensor), *digits])
+                    self.rounded[place] = max([_digits(tensor), *(self.rounded[storage(t)] for t in rounded)])
             elif rounded:
                 self.decisions.add(place)
         return out

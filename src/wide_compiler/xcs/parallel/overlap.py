@@ -20,28 +20,19 @@ class Level:
 
     It is halved if calls take much longer than before, and then raised slowly; after each failure the next
     attempt comes later. A level at which a call took long (because a server's queue was full, for example) is
-    tried again after fifty times that duration.
-
-    Call times within a loop may be uneven by nature, or because a server handles only a few requests at a
-    time. A lower level is tried once to find out.
-
-    Attributes:
-        best: the lowest mean call time so far.
-        calm: number of loops until a higher level is tried.
-        doubted: level, mean time and longest call before a lower level was tried.
-        bad: a level that was too high; `damage` is its longest call.
-        spent: seconds of loops since then.
+    tried again after fifty times that duration. Call times within a loop may be uneven by nature, or because
+    a server handles only a few requests at a time. A lower level is tried once to find out.
     """
 
     def __init__(self, most: int):
         self.most = self.now = most
-        self.best: float | None = None
-        self.calm = 0
-        self.patience = 4
+        self.best: float | None = None  # the lowest mean call time so far
+        self.calm, self.patience = 0, 4  # number of loops until a higher level is tried: now, next time
+        # Level, mean time and longest call before a lower level was tried, which happens once.
         self.doubted: tuple[int, float, float] | None = None
         self.may_doubt = True
-        self.bad, self.damage = 0, 0.0
-        self.spent = 0.0
+        self.bad, self.damage = 0, 0.0  # a level that was too high, and its longest call
+        self.spent = 0.0  # seconds of loops since then
 
     def of(self, n: int) -> int:
         """Return the level for a loop of n calls."""
@@ -64,11 +55,11 @@ class Level:
             (level, before, took), self.doubted = self.doubted, None
             if before > LONGER * mean:
                 self.calm = self.patience
-                self._was_bad(level, took)
+                self.bad, self.damage, self.spent = level, took, 0.0
             else:
                 self.now = level  # calls are uneven by nature
         elif n > FEWEST and mean > LONGER * self.best:
-            self._was_bad(self.of(n), longest)
+            self.bad, self.damage, self.spent = self.of(n), longest, 0.0
             self.too_many(n)
         elif self.may_doubt and self.of(n) > FEWEST and longest > UNEVEN * statistics.median(seconds):
             self.may_doubt, self.doubted = False, (self.of(n), mean, longest)
@@ -79,9 +70,6 @@ class Level:
             higher = min(self.most, self.now + max(1, self.now // 8))
             if not self.bad or higher < self.bad or self.spent > PATIENCE * self.damage:
                 self.now = higher
-
-    def _was_bad(self, level: int, longest: float) -> None:
-        self.bad, self.damage, self.spent = level, longest, 0.0
 
 
 def overlapped(work: Work) -> list[Any]:

@@ -85,9 +85,7 @@ if hasattr(os, "register_at_fork"):
 def pool_of(workers: int) -> ThreadPoolExecutor:
     """Return the cached pool of this size."""
     with _lock:
-        if workers not in _pools:
-            _pools[workers] = ThreadPoolExecutor(workers, thread_name_prefix="xcs")
-        return _pools[workers]
+        return _pools.get(workers) or _pools.setdefault(workers, ThreadPoolExecutor(workers, "xcs"))
 
 
 class Overlap:

@@ -3,9 +3,9 @@
 import ast
 from typing import Any
 
-from .site_text import EVENTS, ITEM, ITEMS
+from .site_text import EVENTS, ITEMS
 from .sites import Carrying, Sink, flat_target, sink_of, sinks_in
-from .trees import clone, expression, function_of, located, name, walk
+from .trees import clone, expression, function_of, name, walk
 
 
 def items_of(node: Any, targets: list[str]) -> ast.expr:
@@ -14,13 +14,6 @@ def items_of(node: Any, targets: list[str]) -> ast.expr:
     generators[0].iter = name(ITEMS)
     value = ast.Tuple([name(t) for t in targets], ast.Load())
     return ast.copy_location(ast.GeneratorExp(value, generators), node)
-
-
-def as_generator(mapped: ast.Call) -> ast.GeneratorExp:
-    """Return the generator `(f(x) for x in xs)` equivalent to `map(f, xs)`."""
-    function, source = map(clone, mapped.args)
-    made = expression("(F(X) for X in S)", F=function, S=source, X=ITEM)
-    return located(ast.copy_location(made, mapped))
 
 
 def loop_body(

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import sites
-from .bodies import as_generator, items_of, loop_body, step_of
+from .bodies import items_of, loop_body, step_of
 from .liveness import Block
 from .names import captured, is_consumed, reads
 from .site_text import ITEMS, RUNTIME, SiteText, shape_of, short
@@ -131,15 +131,13 @@ class Rewriter(ast.NodeTransformer):
     visit_ListComp = visit_SetComp = visit_DictComp = _comprehension
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        mapped = sites.consumed_map(node)
-        if mapped is None and not is_consumed(node):
+        if not is_consumed(node):
             if isinstance(node.func, ast.Name) and node.func.id == "map":
                 self._no_site("generator", node, "map() is lazy; write [f(x) for x in xs]")
             return self.generic_visit(node)
         consumer = node.func.id if isinstance(node.func, ast.Name) else "join"
         options = [*node.args[1:], *(k.value for k in node.keywords if k.arg != "default")]
-        generator = node.args[0] if mapped is None else as_generator(mapped)
-        node.args = [self._map_site(generator, "generator", consumer, options, mapped), *node.args[1:]]
+        node.args = [self._map_site(node.args[0], "generator", consumer, options), *node.args[1:]]
         return node
 
     def visit_GeneratorExp(self, node: ast.GeneratorExp) -> ast.AST:
@@ -147,24 +145,17 @@ class Rewriter(ast.NodeTransformer):
         self._no_site("generator", node, reason)
         return self.generic_visit(node)
 
-    def _map_site(
-        self, node: Any, kind: str, consumer: str, options: Sequence[ast.expr] = (), mapped: Any = None
-    ) -> Any:
-        """Rewrite a comprehension or a consumed generator.
-
-        Args:
-            mapped: the `map` call that the generator `node` replaces.
-        """
-        written = node if mapped is None else mapped
-        site = self._new(kind, written)
-        site.consumer, site.maps = consumer, mapped is not None
+    def _map_site(self, node: Any, kind: str, consumer: str, options: Sequence[ast.expr] = ()) -> Any:
+        """Rewrite a comprehension or a consumed generator."""
+        site = self._new(kind, node)
+        site.consumer = consumer
         site.reason = sites.comprehension(node) or ("it is inside another comprehension" * self.inside)
         if site.reason:
-            return self.generic_visit(written)
+            return self.generic_visit(node)
         original = clone(node)
         blocks = self._taken_by(original.generators[0].iter) if self.depth == 0 else ""
         self.inside = True
-        plain: Any = self.generic_visit(written)
+        plain: Any = self.generic_visit(node)
         self.inside = False
         first = original.generators[0]
         several = len(original.generators) > 1
@@ -183,17 +174,13 @@ class Rewriter(ast.NodeTransformer):
         checked = [name(consumer), *options] if kind == "generator" and consumer != "join" else []
         arguments = [site.bodies["body"], cond, expand, *checked]
         inner, held = clone(plain), f"__xcs_call{site.index}"
-        if mapped is None:
-            door, arguments = "run", [self._source(inner.generators[0].iter), *arguments]
-            inner.generators[0].iter = expression("H.rest()", H=held)
-        else:
-            door, arguments = "mapped", [inner.func, *inner.args, *arguments]
-            inner = expression("H.map()", H=held)
-        call = self._call(site, door, [clone(a) for a in arguments])
+        arguments = [self._source(inner.generators[0].iter), *arguments]
+        inner.generators[0].iter = expression("H.rest()", H=held)
+        call = self._call(site, "run", [clone(a) for a in arguments])
         if blocks:
             call.keywords.append(ast.keyword("before", name(blocks)))
         whole = expression(
-            "(H.take() if (H := C).done else H.end(I)) if ON else P",
+            "(H.take() if (H := C).done else I) if ON else P",
             H=held, C=call, I=inner, ON=self._on(site), P=plain,
         )  # fmt: skip
         self.calls[whole] = site, call

@@ -10,7 +10,6 @@ from .sites import Sink
 RUNTIME = "\U0010fffe_xcs"
 INTRODUCED = "__xcs_"  # prefix of variables that rewriting introduces
 ITEMS = f"{INTRODUCED}items"
-ITEM = f"{INTRODUCED}item"
 EVENTS = f"{INTRODUCED}events"
 
 
@@ -23,7 +22,6 @@ class SiteText:
         shape: nesting of the loop variables: 'x', or a tuple of such.
         bodies: functions by role: 'body', 'cond', 'items', 'thunk 0', ...
         consumer: name of the builtin that consumes the generator.
-        maps: True if written as `map(f, xs)`.
         sinks: what a loop fills.
         single: True if the loop's body ends in its only sink.
         caught: True if it fills something inside a `try` that could catch the exception.
@@ -37,7 +35,6 @@ class SiteText:
     shape: Any = None
     bodies: dict[str, Any] = field(default_factory=dict)
     consumer: str = ""
-    maps: bool = False
     sinks: list[Sink] = field(default_factory=list)
     single: bool = False
     caught: bool = False

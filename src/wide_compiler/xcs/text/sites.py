@@ -13,7 +13,7 @@ from typing import Any
 
 from ..ir import graph_of
 from .liveness import TRIES, Block, Body, live_after, read_before_stored
-from .names import COMPREHENSIONS, captured, is_consumed, kept_generators, mentioned, reads, stored
+from .names import COMPREHENSIONS, captured, kept_generators, mentioned, reads, stored
 from .trees import children, walk
 
 SHORT_CIRCUIT = ("any", "all")
@@ -302,26 +302,3 @@ def _worth_overlapping(value: ast.expr) -> bool:
     parts = walk(value)
     inside = any(isinstance(part, COMPREHENSIONS) for part in parts) or unsuitable(value)
     return not inside and any(isinstance(part, ast.Call) for part in parts)
-
-
-def consumed_map(node: ast.Call) -> ast.Call | None:
-    """Return the `map` call in `list(map(f, xs))` and similar calls, or None.
-
-    The function must be a name or attribute and the source a name. Evaluating one then cannot affect the
-    other, so it does not matter that `map` evaluates its function only once.
-    """
-    match node.args[:1]:
-        case [ast.Call(ast.Name("map"), [function, ast.Name()], []) as mapped] if _named(function):
-            generator = ast.GeneratorExp(function, [])
-            return (
-                mapped
-                if is_consumed(ast.Call(node.func, [generator, *node.args[1:]], node.keywords))
-                else None
-            )
-    return None
-
-
-def _named(node: ast.expr) -> bool:
-    while isinstance(node, ast.Attribute):
-        node = node.value
-    return isinstance(node, ast.Name)

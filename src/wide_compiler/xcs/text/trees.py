@@ -63,15 +63,15 @@ def located(tree: Node) -> Node:
     return tree
 
 
-def _locate(node: ast.AST, place: dict[str, int]) -> None:
+def _locate(node: ast.AST, near: dict[str, Any]) -> None:
+    """Complete the location from `near`, the attributes of a node with a location."""
     own = node.__dict__
-    if "lineno" in own and own.get("end_lineno") is not None:
-        place = {key: own[key] for key in place}
-    elif node._attributes:
-        place = {key: value if own.get(key) is None else own[key] for key, value in place.items()}
-        own.update(place)
+    if node._attributes:
+        if own.get("lineno") is None or own.get("end_lineno") is None:
+            own.update({key: near[key] for key in node._attributes if own.get(key) is None})
+        near = own
     for child in children(node):
-        _locate(child, place)
+        _locate(child, near)
 
 
 def name(identifier: str, store: bool = False) -> ast.Name:
