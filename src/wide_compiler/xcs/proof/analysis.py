@@ -6,7 +6,6 @@ otherwise. This file handles statements; `expressions` handles expressions, `obj
 """
 
 import ast
-import functools
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,9 +17,9 @@ from . import expressions, objects
 from .class_tables import Fields
 from .effects import Decline, Effect
 from .guards import Guards
-from .kinds import HOLDERS, Bottom, Iterator
+from .kinds import HOLDERS, Bottom, Events, Iterator
 from .torch_tables import GradMode
-from .values import ContainerContents, Value, join, join_all, opaque
+from .values import Value, join, join_all, opaque
 from .waiting import ReadFile
 
 ROUNDS = 40  # maximum number of iterations until a loop reaches a fixed point
@@ -73,11 +72,11 @@ class Analyzer:
         functions: syntax trees of the functions analysed.
         classes: guards of the classes whose fields are read, by id.
         frame: the current function.
-        contents: what containers hold, by the AST node or slot they come from.
         stack: code objects of calls in progress.
-        finished: results of calls, with the `version` they are based on.
-        handed: True if an array made by the code was passed to code that is not analysed.
-        version: incremented with each new fact; a loop is repeated until it stays the same.
+        finished: results of calls.
+        put, keys: the join of all elements, and of all keys, that the code puts into containers it has made.
+        exposed: True if code that is not analysed received something that can be changed. Then nothing may be
+            changed, and nothing is known about the contents of containers.
     """
 
     frame: Frame
@@ -85,16 +84,28 @@ class Analyzer:
     def __init__(self, guards: Guards | None = None):
         self.guards = guards or Guards()
         self.effect = Effect.PURE
-        self.ends = self.handed = False
+        self.ends = self.exposed = False
         self.functions: dict[types.CodeType, FunctionNode] = {}
         self.classes: dict[int, Fields] = {}
-        self.contents: dict[Any, ContainerContents] = {}
+        self.put = self.keys = Value(Bottom)
         self.stack: list[types.CodeType] = []
-        self.finished: dict[Any, tuple[Value, int]] = {}
-        self.steps = self.version = 0
+        self.finished: dict[Any, Value] = {}
+        self.steps = 0
+
+    def settled(self, analyse: Callable[[], Value]) -> Value:
+        """Repeat an analysis until what it found out about containers does not change any more."""
+        for _ in range(ROUNDS):
+            before = self.put, self.keys, self.exposed
+            found = analyse()
+            if before == (self.put, self.keys, self.exposed):
+                return found
+        raise self.decline(f"the contents of containers did not converge in {ROUNDS} rounds")
 
     def site_body(self, which: str, node: FunctionNode, function: Any, arguments: list[Value]) -> Value:
         """Analyse a site's own body, which reads variables of the jitted function through closure cells."""
+        return self.settled(lambda: self._site_body(which, node, function, arguments))
+
+    def _site_body(self, which: str, node: FunctionNode, function: Any, arguments: list[Value]) -> Value:
         frame = Frame(node, function, None, {})
         for index, name in enumerate(function.__code__.co_freevars):
             try:
@@ -102,6 +113,8 @@ class Analyzer:
             except ValueError:
                 continue  # not bound yet; the plain loop raises if it is read
             frame.outer[name] = self.look(held, self.guards.note("free", which, index))  # type: ignore[index]
+        if self.exposed:
+            arguments = [Value(v.type, v.obj, v.slot) if v.type in HOLDERS else v for v in arguments]
         env = dict(zip((a.arg for a in node.args.args), arguments, strict=True))
         if which == "items":  # a generator that is listed at once
             self.frame, frame.env = frame, env
@@ -109,20 +122,15 @@ class Analyzer:
         return self.run(frame, env)
 
     def called(self, tree: FunctionNode, callee: Value, env: Env, node: ast.AST) -> Value:
-        """Return the result of a call.
-
-        The callee is analysed once per arguments, and again after new facts.
-        """
+        """Return the result of a call. The callee is analysed once for each kind of arguments."""
         code = callee.obj.__code__
-        key = (code, callee.slot, *sorted(env.items(), key=lambda item: item[0]))
-        found, version = self.finished.get(key, (None, 0))
-        if found is None or version != self.version:
+        key = (code, callee.slot, self.put, self.keys, self.exposed, *sorted(env.items(), key=lambda i: i[0]))
+        if key not in self.finished:
             self.demand(code not in self.stack, "it is recursive", node)
             self.stack.append(code)
-            found = self.run(Frame(tree, callee.obj, callee.slot), env)
+            self.finished[key] = self.run(Frame(tree, callee.obj, callee.slot), env)
             self.stack.pop()
-            self.finished[key] = found, self.version
-        return found
+        return self.finished[key]
 
     def run(self, frame: Frame, env: Env) -> Value:
         """Return the result of a function for these arguments."""
@@ -145,17 +153,12 @@ class Analyzer:
         for had in self.frame.tries:
             had[name] = join(had[name], value) if name in had else value
 
-    def made(self, node: ast.AST, kind: type, elem: Value | None = None, key: Value | None = None) -> Value:
-        """Return a new list, dict or set. All containers made at one node share their contents."""
-        contents = self.contents_of((node, kind))
-        contents.learn(elem, key)
-        return Value(kind, fresh=True, contents=frozenset([contents]))
-
-    def maker(self, node: ast.AST) -> Callable[..., Value]:
-        return functools.partial(self.made, node)
-
-    def contents_of(self, where: Any) -> ContainerContents:
-        return self.contents.setdefault(where, ContainerContents(self))
+    def made(self, kind: type, elem: Value | None = None, key: Value | None = None) -> Value:
+        """Return a new list, dict or set with these contents, and all that the code puts into any."""
+        if self.exposed:
+            return Value(kind, fresh=True)
+        elem, key = join(elem or self.put, self.put), join(key or self.keys, self.keys)
+        return Value(kind, fresh=True, elem=elem, key=key)
 
     def expr(self, node: ast.expr) -> Value:
         self.steps += 1
@@ -189,8 +192,7 @@ class Analyzer:
 
     def changes(self, held: Value, node: ast.AST) -> None:
         """Raise `Decline` unless the value was made by the analysed code and not passed to other code."""
-        shared = any(contents.shared for contents in held.contents) or (self.handed and not held.contents)
-        if not held.fresh or shared:
+        if not held.fresh or (self.exposed and held.type is not Events):
             raise self.decline(f"side effect on an object from outside: `{excerpt(node)}`", node, impure=True)
 
     def truth(self, value: Value, node: ast.AST) -> Value:
@@ -296,11 +298,11 @@ class Analyzer:
         return not ends
 
     def settle(self, one: Callable[[], Any], node: ast.AST) -> None:
-        """Repeat `one` until the environment and the version stay the same."""
+        """Repeat `one` until the environment stays the same."""
         for _ in range(ROUNDS):
-            env, version = self.frame.env, self.version
+            env = self.frame.env
             one()
-            if self.frame.env == env and self.version == version:
+            if self.frame.env == env:
                 return
         raise self.decline(f"the analysis of a loop did not converge in {ROUNDS} rounds", node)
 
