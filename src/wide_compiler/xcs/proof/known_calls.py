@@ -108,9 +108,6 @@ def _call_known(a: "Analyzer", found: Any, call: CallArguments) -> Value | None:
         _only_computes(a, found, found.__name__, call)
         return numpy_tables.numpy_result(numpy_kind or found, None, call.values)
     if found in torch_tables.TORCH_FUNCTIONS:
-        if torch_tables.writes_into(found, args, keywords):
-            a.changes(args[0], node)
-            return args[0]
         _only_computes(a, found, found.__name__, call)
         return torch_tables.tensor_result(found.__name__, None)
     return None

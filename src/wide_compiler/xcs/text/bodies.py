@@ -5,7 +5,7 @@ from typing import Any
 
 from .site_text import EVENTS, ITEM, ITEMS
 from .sites import Carrying, Sink, flat_target, sink_of, sinks_in
-from .trees import clone, expression, function_of, located, name, walk
+from .trees import clone, expression, function_of, name, walk
 
 
 def items_of(node: Any, targets: list[str]) -> ast.expr:
@@ -20,7 +20,7 @@ def as_generator(mapped: ast.Call) -> ast.GeneratorExp:
     """Return the generator `(f(x) for x in xs)` equivalent to `map(f, xs)`."""
     function, source = map(clone, mapped.args)
     made = expression("(F(X) for X in S)", F=function, S=source, X=ITEM)
-    return located(ast.copy_location(made, mapped))
+    return ast.fix_missing_locations(ast.copy_location(made, mapped))
 
 
 def loop_body(

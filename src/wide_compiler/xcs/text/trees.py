@@ -57,23 +57,6 @@ def walk(*nodes: ast.AST) -> list[ast.AST]:
     return found
 
 
-def located(tree: Node) -> Node:
-    """Give nodes without a location that of their parent, as `ast.fix_missing_locations` does, but faster."""
-    _locate(tree, {"lineno": 1, "col_offset": 0, "end_lineno": 1, "end_col_offset": 0})
-    return tree
-
-
-def _locate(node: ast.AST, place: dict[str, int]) -> None:
-    own = node.__dict__
-    if "lineno" in own and own.get("end_lineno") is not None:
-        place = {key: own[key] for key in place}
-    elif node._attributes:
-        place = {key: value if own.get(key) is None else own[key] for key, value in place.items()}
-        own.update(place)
-    for child in children(node):
-        _locate(child, place)
-
-
 def name(identifier: str, store: bool = False) -> ast.Name:
     return ast.Name(identifier, ast.Store() if store else ast.Load())
 
