@@ -169,7 +169,9 @@ def _subscript(a: "Analyzer", held: Value, index: ast.expr, node: ast.AST) -> Va
 
 def comprehension(a: "Analyzer", node: Any) -> Value:
     """Return the value of a comprehension, whose variables have a scope of their own."""
-    before, a.frame.env = a.frame.env, dict(a.frame.env)
+    frame = a.frame
+    env, inside = frame.env, frame.inside
+    frame.env, frame.inside = dict(env), 0
     for generator in node.generators:
         a.demand(not generator.is_async, "an async comprehension is not analysed", node)
         source = a.iterable(a.expr(generator.iter), generator.iter)
@@ -187,7 +189,7 @@ def comprehension(a: "Analyzer", node: Any) -> Value:
             made = a.made(set, _key(a, elem, node))
         else:
             made = a.made(list, elem)
-    a.frame.env = before
+    frame.env, frame.inside = env, inside
     return made
 
 

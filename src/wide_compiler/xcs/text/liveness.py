@@ -87,6 +87,8 @@ def _read_in(node: ast.stmt, name: str, swallowing: bool) -> bool | None:
             body = [] if name in stored([node.target]) else node.body
             heads, ways = [node.iter, node.target], [body, node.orelse, []]
         case ast.With():
+            if name in stored(item.optional_vars for item in node.items if item.optional_vars is not None):
+                return any(reads(item, name) for item in node.items)
             heads, ways = [*node.items], [node.body, *([[]] if swallowing else [])]
         case ast.Try() | ast.TryStar():
             heads = [handler.type for handler in node.handlers if handler.type is not None]
