@@ -375,6 +375,12 @@ def writes_into_what_it_gave(x):
     return own
 
 
+def computes_with_what_it_may_have_given(x):
+    own = [x]
+    replaces(own if x > 0 else LOCK)
+    return own[0] + 1
+
+
 def hands_a_function(x):
     return fills([], lambda: x)
 
@@ -384,6 +390,7 @@ def hands_a_function(x):
     [
         (given_a_list_of_its_own, True),
         (computes_with_what_it_gave, False),
+        (computes_with_what_it_may_have_given, False),
         (computes_with_what_came_back, False),
         (writes_into_what_it_gave, False),
         (hands_a_function, False),

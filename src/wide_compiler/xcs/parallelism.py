@@ -19,8 +19,7 @@ from .proof.effects import Decline, Effect
 from .proof.guards import Guards
 from .proof.kinds import CONTAINERS, is_numpy_scalar
 from .proof.known_calls import CallArguments, call_value
-from .proof.objects import outside
-from .proof.values import Value, opaque
+from .proof.values import Value
 
 
 @dataclass(frozen=True)
@@ -160,10 +159,11 @@ def prove(operator: Any) -> Proof:
     hints, keywords = _parameters(operator)
     analyzer = Analyzer(Guards())
     callee = analyzer.look(operator, analyzer.guards.note("const", operator))
-    values = {name: value_of(analyzer, name, hint) for name, hint in hints.items()}
+    values = {name: value_of(hint) for name, hint in hints.items()}
     named = {name: values.pop(name) for name in keywords}
     try:
-        call_value(analyzer, callee, CallArguments([*values.values()], named, _CALL))
+        arguments = CallArguments([*values.values()], named, _CALL)
+        analyzer.settled(lambda: call_value(analyzer, callee, arguments))
     except Decline as reason:
         return Proof(operator, reason.effect, reason=reason.reason)
     return Proof(operator, analyzer.effect, {name: stackable(hint) for name, hint in hints.items()})
@@ -184,10 +184,10 @@ def _parameters(operator: Any) -> tuple[dict[str, Any], list[str]]:
     return {p.name: hints.get(p.name, np.ndarray) for p in needed}, keywords
 
 
-def value_of(analyzer: Analyzer, name: str, hint: Any) -> Value:
+def value_of(hint: Any) -> Value:
     """Return the abstract value of an argument with this annotation. A union counts as unknown."""
     kind, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
     if kind not in CONTAINERS:
         return Value(kind if isinstance(kind, type) else object)
-    elem = value_of(analyzer, f"{name}[]", inner[0]) if inner and kind is not dict else opaque()
-    return outside(analyzer, kind, name, elem, opaque() if kind is dict else None)
+    elem = value_of(inner[0]) if inner and kind is not dict else None
+    return Value(kind, elem=elem)

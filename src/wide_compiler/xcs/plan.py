@@ -16,8 +16,10 @@ from .parallelism import GraphParallelismAnalyzer, ParallelismInfo, Proof, in_co
 from .proof.analysis import Analyzer
 from .proof.effects import Decline, Effect
 from .proof.guards import Guards, lookup_global
-from .proof.objects import column_value, outside
+from .proof.kinds import Events
+from .proof.objects import column_value
 from .proof.texts import Texts
+from .proof.values import Value
 from .strategies import STRATEGIES, ExecutionStrategy, SequentialStrategy, StrategySelector
 from .text.names import reads
 
@@ -122,9 +124,9 @@ def _proven(
     for which in sorted(functions, reverse=True):  # the condition before the body
         given = list(values)
         if which == "body" and site.text.kind == "loop" and not site.text.single:
-            given.insert(0, analyzer.made(nodes[which], list))
+            given.insert(0, Value(Events, fresh=True))
         if which == "items":
-            given = [outside(analyzer, type(columns[0]), which, values[0])]  # the column as a whole
+            given = [Value(type(columns[0]), elem=values[0])]  # the column as a whole
         analyzer.site_body(which, nodes[which], functions[which], given)
     if analyzer.guards.hold(functions, columns) is None:
         raise Decline(Effect.UNKNOWN, "the items are not all of one type")

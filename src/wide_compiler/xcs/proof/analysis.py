@@ -6,21 +6,22 @@ otherwise. This file handles statements; `expressions` handles expressions, `obj
 """
 
 import ast
-import functools
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..text.liveness import read_first
+from ..text.names import stored
 from ..text.site_text import excerpt
 from ..text.source import FunctionNode
 from . import expressions, objects
 from .class_tables import Fields
 from .effects import Decline, Effect
 from .guards import Guards
-from .kinds import HOLDERS, Bottom, Iterator
+from .kinds import HOLDERS, Bottom, Events, Iterator
 from .torch_tables import GradMode
-from .values import ContainerContents, Value, join, join_all, opaque
+from .values import Value, join, join_all, opaque
 from .waiting import ReadFile
 
 ROUNDS = 40  # maximum number of iterations until a loop reaches a fixed point
@@ -29,14 +30,6 @@ ENDING = ("StopIteration", "StopAsyncIteration", "GeneratorExit")
 
 
 Env = dict[str, Value]
-
-
-@dataclass
-class Loop:
-    """The environments at each `break` and each `continue` of a loop."""
-
-    breaks: list[Env] = field(default_factory=list)
-    continues: list[Env] = field(default_factory=list)
 
 
 @dataclass
@@ -49,7 +42,7 @@ class Frame:
         outer: for a site's own body, the variables of the jitted function.
         env: local variables at the current point.
         returns: values of the `return` statements so far.
-        tries: for each enclosing `try`, all values that variables were given inside it.
+        inside: number of enclosing branches, loops and `try` statements.
         handling: number of enclosing exception handlers.
     """
 
@@ -59,8 +52,7 @@ class Frame:
     outer: Env | None = None
     env: Env = field(default_factory=dict)
     returns: list[Value] = field(default_factory=list)
-    loops: list[Loop] = field(default_factory=list)
-    tries: list[Env] = field(default_factory=list)
+    inside: int = 0
     handling: int = 0
 
 
@@ -73,11 +65,11 @@ class Analyzer:
         functions: syntax trees of the functions analysed.
         classes: guards of the classes whose fields are read, by id.
         frame: the current function.
-        contents: what containers hold, by the AST node or slot they come from.
         stack: code objects of calls in progress.
-        finished: results of calls, with the `version` they are based on.
-        handed: True if an array made by the code was passed to code that is not analysed.
-        version: incremented with each new fact; a loop is repeated until it stays the same.
+        finished: results of calls.
+        put, keys: the join of all elements, and of all keys, that the code puts into containers it has made.
+        exposed: True if code that is not analysed received something that can be changed. Then nothing may be
+            changed, and nothing is known about the contents of containers.
     """
 
     frame: Frame
@@ -85,16 +77,28 @@ class Analyzer:
     def __init__(self, guards: Guards | None = None):
         self.guards = guards or Guards()
         self.effect = Effect.PURE
-        self.ends = self.handed = False
+        self.ends = self.exposed = False
         self.functions: dict[types.CodeType, FunctionNode] = {}
         self.classes: dict[int, Fields] = {}
-        self.contents: dict[Any, ContainerContents] = {}
+        self.put = self.keys = Value(Bottom)
         self.stack: list[types.CodeType] = []
-        self.finished: dict[Any, tuple[Value, int]] = {}
-        self.steps = self.version = 0
+        self.finished: dict[Any, Value] = {}
+        self.steps = 0
+
+    def settled(self, analyse: Callable[[], Value]) -> Value:
+        """Repeat an analysis until what it found out about containers does not change any more."""
+        for _ in range(ROUNDS):
+            before = self.put, self.keys, self.exposed
+            found = analyse()
+            if before == (self.put, self.keys, self.exposed):
+                return found
+        raise self.decline(f"the contents of containers did not converge in {ROUNDS} rounds")
 
     def site_body(self, which: str, node: FunctionNode, function: Any, arguments: list[Value]) -> Value:
         """Analyse a site's own body, which reads variables of the jitted function through closure cells."""
+        return self.settled(lambda: self._site_body(which, node, function, arguments))
+
+    def _site_body(self, which: str, node: FunctionNode, function: Any, arguments: list[Value]) -> Value:
         frame = Frame(node, function, None, {})
         for index, name in enumerate(function.__code__.co_freevars):
             try:
@@ -102,6 +106,8 @@ class Analyzer:
             except ValueError:
                 continue  # not bound yet; the plain loop raises if it is read
             frame.outer[name] = self.look(held, self.guards.note("free", which, index))  # type: ignore[index]
+        if self.exposed:
+            arguments = [Value(v.type, v.obj, v.slot) if v.type in HOLDERS else v for v in arguments]
         env = dict(zip((a.arg for a in node.args.args), arguments, strict=True))
         if which == "items":  # a generator that is listed at once
             self.frame, frame.env = frame, env
@@ -109,20 +115,15 @@ class Analyzer:
         return self.run(frame, env)
 
     def called(self, tree: FunctionNode, callee: Value, env: Env, node: ast.AST) -> Value:
-        """Return the result of a call.
-
-        The callee is analysed once per arguments, and again after new facts.
-        """
+        """Return the result of a call. The callee is analysed once for each kind of arguments."""
         code = callee.obj.__code__
-        key = (code, callee.slot, *sorted(env.items(), key=lambda item: item[0]))
-        found, version = self.finished.get(key, (None, 0))
-        if found is None or version != self.version:
+        key = (code, callee.slot, self.put, self.keys, self.exposed, *sorted(env.items(), key=lambda i: i[0]))
+        if key not in self.finished:
             self.demand(code not in self.stack, "it is recursive", node)
             self.stack.append(code)
-            found = self.run(Frame(tree, callee.obj, callee.slot), env)
+            self.finished[key] = self.run(Frame(tree, callee.obj, callee.slot), env)
             self.stack.pop()
-            self.finished[key] = found, self.version
-        return found
+        return self.finished[key]
 
     def run(self, frame: Frame, env: Env) -> Value:
         """Return the result of a function for these arguments."""
@@ -132,30 +133,28 @@ class Analyzer:
         if isinstance(frame.node, ast.Lambda):
             found = self.expr(frame.node.body)
         else:
-            ended = self.block(frame.node.body)
+            body = frame.node.body
+            ended = self.block(body)
+            for name in sorted(stored(body) - env.keys()):
+                unbound = read_first(body, name, swallowing=False)
+                self.demand(not unbound, f"{name!r} may be unbound", frame.node)
             found = join_all([*frame.returns, *([] if ended else [Value(type(None))])])
         self.frame = before
         return found
 
     def bind(self, name: str, value: Value) -> None:
-        """Assign a value to a variable."""
+        """Assign a value to a variable. Inside a branch, loop or `try`, it may keep its other values."""
         if value.type is Iterator:  # its elements were analysed when it was made, not when it is consumed
             raise self.decline(expressions.KEPT_ITERATOR)
-        self.frame.env[name] = value
-        for had in self.frame.tries:
-            had[name] = join(had[name], value) if name in had else value
+        env = self.frame.env
+        env[name] = join(env.get(name, value), value) if self.frame.inside else value
 
-    def made(self, node: ast.AST, kind: type, elem: Value | None = None, key: Value | None = None) -> Value:
-        """Return a new list, dict or set. All containers made at one node share their contents."""
-        contents = self.contents_of((node, kind))
-        contents.learn(elem, key)
-        return Value(kind, fresh=True, contents=frozenset([contents]))
-
-    def maker(self, node: ast.AST) -> Callable[..., Value]:
-        return functools.partial(self.made, node)
-
-    def contents_of(self, where: Any) -> ContainerContents:
-        return self.contents.setdefault(where, ContainerContents(self))
+    def made(self, kind: type, elem: Value | None = None, key: Value | None = None) -> Value:
+        """Return a new list, dict or set with these contents, and all that the code puts into any."""
+        if self.exposed:
+            return Value(kind, fresh=True)
+        elem, key = join(elem or self.put, self.put), join(key or self.keys, self.keys)
+        return Value(kind, fresh=True, elem=elem, key=key)
 
     def expr(self, node: ast.expr) -> Value:
         self.steps += 1
@@ -189,8 +188,7 @@ class Analyzer:
 
     def changes(self, held: Value, node: ast.AST) -> None:
         """Raise `Decline` unless the value was made by the analysed code and not passed to other code."""
-        shared = any(contents.shared for contents in held.contents) or (self.handed and not held.contents)
-        if not held.fresh or shared:
+        if not held.fresh or (self.exposed and held.type is not Events):
             raise self.decline(f"side effect on an object from outside: `{excerpt(node)}`", node, impure=True)
 
     def truth(self, value: Value, node: ast.AST) -> Value:
@@ -229,12 +227,9 @@ class Analyzer:
                 expressions.augment(self, node)
             case ast.If(test=test, body=body, orelse=orelse):
                 self.truth(self.expr(test), test)
-                return self.branch([body, orelse])
-            case ast.For(target=target, iter=source):
-                return self.loop(node, lambda: expressions.assign(
-                    self, target, self.iterable(self.expr(source), source).element()))  # fmt: skip
-            case ast.While(test=test):
-                return self.loop(node, lambda: self.truth(self.expr(test), test))
+                return self.settle(node, lambda: [self.block(body), self.block(orelse)])
+            case ast.For() | ast.While():
+                return self.settle(node, lambda: [self.loop(node)])
             case ast.Raise(exc=exc, cause=cause):
                 if exc is None and not frame.handling:
                     raise self.decline("a bare raise outside of an except block is not analysed", node)
@@ -248,7 +243,7 @@ class Analyzer:
                 if msg is not None:
                     self.expr(msg)
             case ast.Try(finalbody=[]):
-                return self.attempt(node)
+                return self.settle(node, lambda: self.attempt(node))
             case ast.With(items=items, body=body):
                 for item in items:
                     self.enter(item)
@@ -256,77 +251,49 @@ class Analyzer:
             case ast.Pass():
                 pass
             case ast.Break() | ast.Continue():
-                if frame.loops:  # otherwise it ends the body of the site itself
-                    loop = frame.loops[-1]
-                    ends = loop.breaks if isinstance(node, ast.Break) else loop.continues
-                    ends.append(dict(frame.env))
                 return True
             case _:
                 raise self.decline(f"statement not analysed: `{excerpt(node)}`", node)
         return False
 
-    def branch(self, branches: list[list[ast.stmt]]) -> bool:
-        """Analyse branches from the same environment and join the results."""
-        before, after = self.frame.env, []
-        for body in branches:
-            self.frame.env = dict(before)
-            if not self.block(body):
-                after.append(self.frame.env)
-        self.frame.env = merged(after) if after else before
-        return not after
+    def settle(self, node: ast.AST, parts: Callable[[], list[bool]]) -> bool:
+        """Analyse the parts of a statement until all variables stay the same.
 
-    def loop(self, node: ast.For | ast.While, begin: Callable[[], Any]) -> bool:
-        """Analyse a loop until a fixed point, joining the environments of all iterations."""
-        frame, loop = self.frame, Loop()
-        frame.loops.append(loop)
-
-        def one() -> None:
-            loop.breaks, loop.continues = [], []
-            before, frame.env = frame.env, dict(frame.env)
-            begin()
-            ended = self.block(node.body)
-            frame.env = merged([before, *loop.continues, *([] if ended else [frame.env])])
-
-        self.settle(one, node)
-        frame.loops.pop()
-        if isinstance(node, ast.While):
-            begin()
-        ends = [*loop.breaks, *([] if self.block(node.orelse) else [frame.env])]
-        frame.env = merged(ends)
-        return not ends
-
-    def settle(self, one: Callable[[], Any], node: ast.AST) -> None:
-        """Repeat `one` until the environment and the version stay the same."""
+        A variable then has the join of all values that it has before the statement or anywhere in it, so the
+        order in which the parts run does not matter. Returns whether the end of no part is reached.
+        """
+        frame = self.frame
+        frame.inside += 1
         for _ in range(ROUNDS):
-            env, version = self.frame.env, self.version
-            one()
-            if self.frame.env == env and self.version == version:
-                return
-        raise self.decline(f"the analysis of a loop did not converge in {ROUNDS} rounds", node)
+            before = dict(frame.env)
+            ended = all(parts())
+            if frame.env == before or frame.inside > 1:  # an enclosing statement repeats this one
+                frame.inside -= 1
+                return ended
+        raise self.decline(f"the analysis of variables did not converge in {ROUNDS} rounds", node)
 
-    def attempt(self, node: ast.Try) -> bool:
-        """Analyse a `try`. The body may raise anywhere, so in a handler each name may have any value it
-        had in the body."""
-        frame, before = self.frame, dict(self.frame.env)
-        within: Env = {}
-        frame.tries.append(within)
-        ended = self.block(node.body)
-        frame.tries.pop()
-        ends = [] if ended or self.block(node.orelse) else [frame.env]
+    def loop(self, node: ast.For | ast.While) -> bool:
+        if isinstance(node, ast.While):
+            self.truth(self.expr(node.test), node.test)
+        else:
+            source = self.iterable(self.expr(node.iter), node.iter)
+            expressions.assign(self, node.target, source.element())
+        self.block(node.body)
+        self.block(node.orelse)
+        return False
+
+    def attempt(self, node: ast.Try) -> list[bool]:
+        """Analyse the parts of a `try`. Its body may raise anywhere."""
+        ended = [self.block([*node.body, *node.orelse])]
         for handler in node.handlers:
-            frame.env = {name: join(value, within.get(name, value)) for name, value in before.items()}
             if handler.type is not None:
                 self.expr(handler.type)
             if handler.name:
                 self.bind(handler.name, opaque())
-            frame.handling += 1
-            ended = self.block(handler.body)
-            frame.handling -= 1
-            if not ended:
-                frame.env.pop(handler.name or "", None)
-                ends.append(frame.env)
-        frame.env = merged(ends)
-        return not ends
+            self.frame.handling += 1
+            ended.append(self.block(handler.body))
+            self.frame.handling -= 1
+        return ended
 
     def enter(self, item: ast.withitem) -> None:
         held = self.expr(item.context_expr)
@@ -336,9 +303,3 @@ class Analyzer:
             raise self.decline(f"context not analysed: `{shown}`, expected {known}", item.context_expr)
         if item.optional_vars is not None:
             expressions.assign(self, item.optional_vars, held)
-
-
-def merged(ends: list[Env]) -> Env:
-    """Join environments; a name that is not bound in all of them is dropped."""
-    names = set.intersection(*map(set, ends)) if ends else set()
-    return {name: join_all([end[name] for end in ends]) for name in names}

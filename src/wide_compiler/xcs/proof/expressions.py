@@ -11,7 +11,7 @@ from ..text.site_text import excerpt
 from ..text.trees import clone
 from .kinds import CHANGEABLE, Arrayish, Bottom, Iterator, Number, Plain
 from .objects import attribute
-from .values import Value, join, join_all, opaque, sequence, tuple_of
+from .values import DEEPEST, Value, join, join_all, opaque, sequence, tuple_of
 
 if TYPE_CHECKING:
     from .analysis import Analyzer
@@ -55,16 +55,13 @@ def evaluate(a: "Analyzer", node: ast.expr) -> Value:
         case ast.Tuple(elts=elts):
             return tuple_of(*[_kept(a, a.expr(e), node) for e in elts])
         case ast.List(elts=elts):
-            return a.made(node, list, _kept(a, join_all([a.expr(e) for e in elts]), node))
+            return a.made(list, _kept(a, join_all([a.expr(e) for e in elts]), node))
         case ast.Set(elts=elts):
-            elem = join_all([a.expr(e) for e in elts])
-            a.known(elem.is_deep_safe, "an element", node)
-            return a.made(node, set, elem)
+            return a.made(set, _key(a, join_all([a.expr(e) for e in elts]), node))
         case ast.Dict(keys=keys, values=values):
-            for key, value in zip(keys, values, strict=True):
-                a.demand(key is not None, "** in a dict is not analysed", node)
-                put(a, a.made(node, dict), a.expr(value), node, a.expr(key))  # type: ignore[arg-type]
-            return a.made(node, dict)
+            a.demand(None not in keys, "** in a dict is not analysed", node)
+            key = _key(a, join_all([a.expr(k) for k in keys if k is not None]), node)
+            return a.made(dict, _kept(a, join_all([a.expr(v) for v in values]), node), key)
         case ast.JoinedStr(values=values):
             for part in values:
                 if isinstance(part, ast.FormattedValue):
@@ -110,7 +107,7 @@ def operate(a: "Analyzer", op: ast.operator, left: Value, right: Value, node: as
     kind, same = left.type, left.type is right.type
     if kind in (list, tuple) and (same or right.is_number):
         elem = join(left.element(), right.element()) if same else left.element()
-        return sequence(elem) if kind is tuple else a.made(node, list, elem)
+        return sequence(elem) if kind is tuple else a.made(list, elem)
     if kind is str and isinstance(op, ast.Mod) and right.is_deep_safe:
         return Value(str)
     a.known(left.is_safe and right.is_safe, "an operand", node)
@@ -151,7 +148,7 @@ def _subscript(a: "Analyzer", held: Value, index: ast.expr, node: ast.AST) -> Va
         return Value(kind if kind is str or sliced else int)
     if kind in (list, tuple):
         if sliced:
-            return sequence(held.element()) if kind is tuple else a.made(node, list, held.element())
+            return sequence(held.element()) if kind is tuple else a.made(list, held.element())
         if key.type is Plain:
             return opaque()  # the key may be a number or a slice
         constant = key.obj if key.is_constant else None  # guards check types, not values
@@ -159,37 +156,22 @@ def _subscript(a: "Analyzer", held: Value, index: ast.expr, node: ast.AST) -> Va
             with contextlib.suppress(IndexError):
                 if held.parts is not None:
                     return held.parts[constant]
-                if _unlearnt(held) and not a.guards.vector[held.slot]:  # type: ignore[index]
+                unseen = held.slot is not None and not held.is_deep_safe and not a.exposed
+                if unseen and not a.guards.vector[held.slot]:  # type: ignore[index]
                     return a.look(held.obj[constant], a.guards.note("index", held.slot, constant))
         return held.element()
     if kind is dict:
         a.known(held.element().is_deep_safe, "a key of the dict", node)
-        return held.value()
+        return held.content()
     a.known(kind in (Plain, Bottom), "the indexed object", node)
     return Value(kind)
 
 
-def _unlearnt(held: Value) -> bool:
-    """Return whether a container from outside has contents that were not examined yet."""
-    unseen = held.slot is not None and not held.element().is_deep_safe
-    return unseen and not any(contents.shared for contents in held.contents)
-
-
 def comprehension(a: "Analyzer", node: Any) -> Value:
-    """Analyse a comprehension to a fixed point, since an iteration may change what later ones read."""
-    made, frame = Value(Bottom), a.frame
-
-    def one() -> None:
-        nonlocal made
-        before, frame.env = frame.env, dict(frame.env)
-        made = _one_round(a, node)
-        frame.env = before
-
-    a.settle(one, node)
-    return made
-
-
-def _one_round(a: "Analyzer", node: Any) -> Value:
+    """Return the value of a comprehension, whose variables have a scope of their own."""
+    frame = a.frame
+    env, inside = frame.env, frame.inside
+    frame.env, frame.inside = dict(env), 0
     for generator in node.generators:
         a.demand(not generator.is_async, "an async comprehension is not analysed", node)
         source = a.iterable(a.expr(generator.iter), generator.iter)
@@ -197,14 +179,17 @@ def _one_round(a: "Analyzer", node: Any) -> Value:
         for test in generator.ifs:
             a.truth(a.expr(test), test)
     if isinstance(node, ast.DictComp):
-        key = a.expr(node.key)
-        put(a, a.made(node, dict), a.expr(node.value), node, key)
-        return a.made(node, dict)
-    elem = _kept(a, a.expr(node.elt), node)
-    if isinstance(node, ast.GeneratorExp):
-        return Value(Iterator, elem=elem)
-    made = a.made(node, set if isinstance(node, ast.SetComp) else list)
-    put(a, made, elem, node)
+        key = _key(a, a.expr(node.key), node)
+        made = a.made(dict, _kept(a, a.expr(node.value), node), key)
+    else:
+        elem = _kept(a, a.expr(node.elt), node)
+        if isinstance(node, ast.GeneratorExp):
+            made = Value(Iterator, elem=elem)
+        elif isinstance(node, ast.SetComp):
+            made = a.made(set, _key(a, elem, node))
+        else:
+            made = a.made(list, elem)
+    frame.env, frame.inside = env, inside
     return made
 
 
@@ -216,12 +201,18 @@ def _kept(a: "Analyzer", value: Value, node: ast.AST) -> Value:
     return value
 
 
+def _key(a: "Analyzer", value: Value, node: ast.AST) -> Value:
+    a.known(value.is_deep_safe, "a key", node)
+    return value
+
+
 def put(a: "Analyzer", held: Value, value: Value, node: ast.AST, key: Value | None = None) -> None:
-    """Add an element to a list, set or dict (there under `key`)."""
-    hashed = (held.element(), key or value) if held.type in (dict, set) else ()
-    a.known(all(v.is_deep_safe for v in hashed), "a key", node)
-    for contents in held.contents:
-        contents.learn(_kept(a, value, node), key)
+    """Add an element to a list, set or dict (there under `key`) that the code has made."""
+    if held.type in (dict, set):
+        _key(a, join(held.element(), key or value), node)
+    a.put = join(a.put, _kept(a, value, node))
+    a.put = a.put if a.put.depth < DEEPEST // 2 else opaque(a.put.may_be_changed)
+    a.keys = join(a.keys, key or a.keys)
 
 
 def assign(a: "Analyzer", target: ast.expr, value: Value) -> None:

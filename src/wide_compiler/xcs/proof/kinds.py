@@ -26,6 +26,10 @@ class Opaque:
     """Represents a value that may be passed on but not used."""
 
 
+class Events:
+    """Represents the list to which the body of a loop appends what it puts into containers and totals."""
+
+
 class Iterator:
     """Represents a zip, enumerate, reversed or generator over analysed values."""
 

@@ -108,9 +108,6 @@ def _call_known(a: "Analyzer", found: Any, call: CallArguments) -> Value | None:
         _only_computes(a, found, found.__name__, call)
         return numpy_tables.numpy_result(numpy_kind or found, None, call.values)
     if found in torch_tables.TORCH_FUNCTIONS:
-        if torch_tables.writes_into(found, args, keywords):
-            a.changes(args[0], node)
-            return args[0]
         _only_computes(a, found, found.__name__, call)
         return torch_tables.tensor_result(found.__name__, None)
     return None
@@ -151,7 +148,7 @@ def _call_builtin(a: "Analyzer", found: Any, call: CallArguments) -> Value:
             a.known(arg.is_deep_safe, "an argument", node)
     safe = all(value.is_deep_safe for value in call.keywords.values())
     a.known(safe, "an argument", node)
-    return python_tables.result(entry, a.maker(node), *args)
+    return python_tables.result(entry, a.made, *args)
 
 
 def _only_computes(a: "Analyzer", function: Any, name: str, call: CallArguments) -> None:
@@ -190,7 +187,7 @@ def _call_method(a: "Analyzer", receiver: Value, name: str, call: CallArguments)
             raise a.decline(not_pure(f".{name}() of an array or number"), node)
         method = getattr(np.ndarray, name, getattr(np.float64, name, None))
         _only_computes(a, method, name, call.with_first(receiver))
-        return numpy_tables.numpy_result(numpy_tables.ARRAY_METHODS[name], a.maker(node), [receiver])
+        return numpy_tables.numpy_result(numpy_tables.ARRAY_METHODS[name], a.made, [receiver])
     if receiver.is_tensor:
         _only_computes(a, getattr(torch.Tensor, name), name, call.with_first(receiver))
         return torch_tables.tensor_result(name, receiver)
@@ -199,4 +196,4 @@ def _call_method(a: "Analyzer", receiver: Value, name: str, call: CallArguments)
         a.known(receiver.is_deep_safe, "an element", node)
     if kind is dict and call.args:
         a.known(receiver.element().is_deep_safe, "a key of the dict", node)
-    return python_tables.result(python_tables.METHODS[kind][name], a.maker(node), receiver, *call.args)
+    return python_tables.result(python_tables.METHODS[kind][name], a.made, receiver, *call.args)

@@ -12,8 +12,8 @@ from torch import nn
 from . import numpy_tables, python_tables, torch_tables, waiting
 from .class_tables import MISSING, Fields, on_class, takes_writes
 from .guards import held_types
-from .kinds import CHANGEABLE, CONTAINERS, IMMUTABLE, Bottom, Number, Opaque, is_numpy_scalar
-from .values import NOTHING, Value, join_all, opaque, tuple_of
+from .kinds import CONTAINERS, IMMUTABLE, Bottom, Number, Opaque, is_numpy_scalar
+from .values import Value, join_all, opaque, tuple_of
 
 if TYPE_CHECKING:
     from .analysis import Analyzer
@@ -53,18 +53,9 @@ def _container(a: "Analyzer", held: Any, slot: int, kinds: frozenset[Any]) -> Va
         a.guards.expect(slot, "holds", (kind, kinds))
         elem = join_all([Value(k) for k in kinds if not isinstance(k, tuple)])
         key = join_all([Value(k[1]) for k in kinds if isinstance(k, tuple)])
-    return outside(a, kind, slot, elem, key if kind is dict else None, held, slot)
-
-
-def outside(
-    a: "Analyzer", kind: type, where: Any, elem: Value, key: Any = None, obj: Any = NOTHING, slot: Any = None
-) -> Value:
-    """Return the value of a container that the analysed code did not make."""
-    if kind not in CHANGEABLE:
-        return Value(kind, obj, slot, elem=elem)
-    contents = a.contents_of(where)
-    contents.learn(elem, key)
-    return Value(kind, obj, slot, contents=frozenset([contents]))
+    if a.exposed:
+        elem = key = opaque()
+    return Value(kind, held, slot, elem=elem, key=key)
 
 
 def column_value(a: "Analyzer", column: Any, j: int) -> Value:

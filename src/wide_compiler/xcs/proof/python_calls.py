@@ -1,6 +1,7 @@
 """Analysis of calls of Python code: functions, methods, callable objects and modules."""
 
 import ast
+import inspect
 import types
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -138,33 +139,32 @@ def call_function(a: "Analyzer", callee: Value, call: CallArguments) -> Value:
         return marked
     a.guards.require(function.__code__, "getattr", slot, "__code__")
     a.guards.require(function.__globals__, "getattr", slot, "__globals__")
+    original = written(function)  # a jitted function is analysed as written
     try:
-        tree = tree_of(written(function))  # a jitted function is analysed as written
+        tree = tree_of(original)
     except NoSource as reason:
         raise a.decline(f"{function.__qualname__}: {reason}", call.node) from None
-    env = _bind(a, tree, callee, call)
+    env = _bind(a, original, slot, call)
     a.functions[function.__code__] = tree
     return a.called(tree, callee, env, call.node)
 
 
-def _bind(a: "Analyzer", tree: Any, callee: Value, call: CallArguments) -> dict[str, Value]:
+def _bind(a: "Analyzer", function: Any, slot: int, call: CallArguments) -> dict[str, Value]:
     """Return arguments and defaults by parameter name."""
-    function, slot, spec = callee.obj, callee.slot, tree.args
-    name = function.__qualname__
-    starred = spec.vararg or spec.kwarg
+    code, name = function.__code__, function.__qualname__
+    starred = code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
     a.demand(not starred, f"{name} takes *args or **kwargs, which are not analysed", call.node)
-    positional = [p.arg for p in (*spec.posonlyargs, *spec.args)]
-    n, most = len(call.args), len(positional)
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    positional, n, most = names[: code.co_argcount], len(call.args), code.co_argcount
     a.demand(n <= most, f"{name} takes {most} positional arguments, got {n}", call.node)
     env = dict(zip(positional, call.args, strict=False)) | call.keywords
-    defaults, by_name = function.__defaults__ or (), function.__kwdefaults__ or {}
     # Indexed from the end, since the number of defaults may change.
-    for parameter, index in zip(reversed(positional), range(-1, -1 - len(defaults), -1), strict=False):
+    indexes = range(-min(len(function.__defaults__ or ()), len(positional)), 0)
+    found = [(positional[i], "defaults", i, function.__defaults__) for i in indexes]
+    by_name = function.__kwdefaults__ or {}
+    found += [(key, "kwdefaults", key, by_name) for key in names[most:] if key in by_name]
+    for parameter, fetch, index, defaults in found:
         if parameter not in env:
-            env[parameter] = a.look(defaults[index], a.guards.note("defaults", slot, index))
-    by_keyword = [p.arg for p in spec.kwonlyargs]
-    for parameter in by_keyword:
-        if parameter not in env and parameter in by_name:
-            env[parameter] = a.look(by_name[parameter], a.guards.note("kwdefaults", slot, parameter))
-    a.demand(set(env) == {*positional, *by_keyword}, f"{name} does not take these arguments", call.node)
+            env[parameter] = a.look(defaults[index], a.guards.note(fetch, slot, index))
+    a.demand(set(env) == set(names), f"{name} does not take these arguments", call.node)
     return env

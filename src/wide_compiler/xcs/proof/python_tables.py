@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .kinds import Arrayish, Iterator, Number, Opaque, Plain
+from .kinds import Arrayish, Events, Iterator, Number, Opaque, Plain
 from .values import Value, join_all, opaque, sequence, tuple_of
 
 Make = Callable[..., Value]
@@ -87,7 +87,7 @@ def _new(kind: type) -> Any:
 
 def _dict(make: Make, *given: Value) -> Value:
     if not given or given[0].type is dict:
-        return make(dict, *(f(given[0]) for f in (Value.value, Value.element) if given))
+        return make(dict, *(f(given[0]) for f in (Value.content, Value.element) if given))
     pair = given[0].element()
     key, value = pair.parts if pair.parts is not None and len(pair.parts) == 2 else [pair.element()] * 2
     return make(dict, value, key)
@@ -142,7 +142,7 @@ def _copy(make: Make, held: Value) -> Value:
 
 
 def _got(make: Make, held: Value, key: Value, *default: Value) -> Value:
-    return join_all([held.value(), *(default or [Value(type(None))])])
+    return join_all([held.content(), *(default or [Value(type(None))])])
 
 
 # Results of methods, as values or functions of the receiver and the arguments.
@@ -153,16 +153,16 @@ METHODS: dict[Any, dict[str, Any]] = {
     tuple: {"index": Value(int), "count": Value(int)},
     dict: {
         "get": _got, "copy": _copy,
-        "items": _iterator(lambda held: tuple_of(held.element(), held.value())),
-        "keys": _iterator(Value.element), "values": _iterator(Value.value),
+        "items": _iterator(lambda held: tuple_of(held.element(), held.content())),
+        "keys": _iterator(Value.element), "values": _iterator(Value.content),
     },
     Digest: {"hexdigest": Value(str), "digest": Value(bytes)},
     Match: {"group": Value(Plain), "groups": sequence(Value(Plain)), "start": Value(int), "end": Value(int)},
 }  # fmt: skip
 # Methods that modify their receiver, allowed on fresh receivers only.
 CHANGERS: dict[Any, tuple[str, ...]] = {
-    list: ("append", "extend"), set: ("add",), Digest: ("update",), np.ndarray: ("sort", "fill"),
-    Arrayish: ("sort", "fill"),
+    list: ("append", "extend"), Events: ("append",), set: ("add",), Digest: ("update",),
+    **dict.fromkeys((np.ndarray, Arrayish), ("sort", "fill")),
 }  # fmt: skip
 
 

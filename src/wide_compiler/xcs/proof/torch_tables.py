@@ -46,20 +46,11 @@ FORWARDS: dict[type, Any] = {kind: kind.forward for kind in (*LAYERS, *EVAL_LAYE
 # Fields that make a layer modify its argument or weights, and their harmless values.
 CHANGING = {"inplace": False, "max_norm": None}
 
-INPLACE = (F.relu, F.silu, F.elu, F.leaky_relu)
 GRAD_MODES = (torch.no_grad, torch.inference_mode)  # contexts that only disable gradients
 
 
 class GradMode:
     """Represents one of the contexts in `GRAD_MODES`."""
-
-
-def writes_into(function: Any, args: list[Value], keywords: dict[str, Value]) -> bool:
-    """Return whether this is certainly an in-place call, such as `F.relu(x, inplace=True)`."""
-    inplace = keywords.get("inplace")
-    if inplace is None or not inplace.is_constant or inplace.obj is not True or function not in INPLACE:
-        return False
-    return len(args) > 0 and args[0].is_tensor and all(v.is_safe for v in (*args, *keywords.values()))
 
 
 _RESULTS = {

@@ -25,33 +25,6 @@ NOTHING = object()
 DEEPEST = 8  # maximum nesting of tuples
 
 
-class ContainerContents:
-    """The contents of the containers made at one AST node, or found in one object outside.
-
-    Facts are only added.
-
-    Attributes:
-        heap: the analyzer, whose `version` is incremented with each new fact.
-        elem: the join of all elements; None if there are none.
-        key: the join of all keys of a dict.
-        shared: True if code that is not analysed has received one of the containers.
-    """
-
-    __slots__ = ("elem", "heap", "key", "shared")
-
-    def __init__(self, heap: Any):
-        self.heap = heap
-        self.elem: Value | None = None
-        self.key: Value | None = None
-        self.shared = False
-
-    def learn(self, elem: "Value | None", key: "Value | None" = None) -> None:
-        new = _either(self.elem, elem), _either(self.key, key)
-        if new != (self.elem, self.key):
-            self.elem, self.key = new
-            self.heap.version += 1
-
-
 class Value:
     """One immutable abstract value, compared by its attributes.
 
@@ -59,43 +32,32 @@ class Value:
         type: the exact type, a marker class of `kinds`, or Opaque if unknown.
         obj: the object that the analysis examined, or NOTHING.
         slot: the guards' slot of the object, or None.
-        fresh: True if the analysed code made it, so that it may be modified.
+        fresh: True if the analysed code made it, so that it may be modified. For opaque values and methods:
+            True if it may give access to such an object.
         parts: the elements of a tuple, in order.
-        elem: the join of the elements of a tuple or iterator.
-        contents: what a list, dict or set may hold, by where it may come from.
+        elem: the join of the elements of a container or iterator (opaque if not given); of a dict, of its
+            values.
+        key: the join of the keys of a dict.
         method: (receiver, name) of a method.
         function: the method's function, if it is written in Python.
     """
 
-    __slots__ = (
-        "_hash",
-        "_key",
-        "contents",
-        "depth",
-        "elem",
-        "fresh",
-        "function",
-        "method",
-        "obj",
-        "parts",
-        "slot",
-        "type",
-    )  # fmt: skip
-
     def __init__(
         self, type: Any, obj: Any = NOTHING, slot: int | None = None, fresh: bool = False,
-        parts: "Iterable[Value] | None" = None, elem: "Value | None" = None,
-        contents: frozenset[ContainerContents] = frozenset(), method: "tuple[Value, str] | None" = None,
-        function: "Value | None" = None,
+        parts: "Iterable[Value] | None" = None, elem: "Value | None" = None, key: "Value | None" = None,
+        method: "tuple[Value, str] | None" = None, function: "Value | None" = None,
     ):  # fmt: skip
         self.type, self.obj, self.slot, self.fresh = type, obj, slot, fresh
         self.parts = None if parts is None else tuple(parts)
-        self.elem, self.contents, self.method, self.function = elem, contents, method, function
-        held = [*(self.parts or ()), *([] if elem is None else [elem])]
-        self.depth: int = 1 + max((value.depth for value in held), default=0)
+        if type in HOLDERS and parts is None:
+            elem, key = elem or opaque(), key or opaque()
+        key = key if type is dict else None
+        self.elem, self.key, self.method, self.function = elem, key, method, function
+        self.held = [*(self.parts or ()), *(value for value in (elem, key) if value is not None)]
+        self.depth: int = 1 + max((value.depth for value in self.held), default=0)
         if self.depth > DEEPEST:
             raise Decline(Effect.UNKNOWN, f"values are nested more than {DEEPEST} levels deep")
-        self._key = (id(type), id(obj), slot, fresh, self.parts, elem, contents, method, function)
+        self._key = (id(type), id(obj), slot, fresh, self.parts, elem, key, method, function)
         self._hash = hash(self._key)
 
     def __eq__(self, other: object) -> bool:
@@ -135,34 +97,29 @@ class Value:
     @property
     def is_deep_safe(self) -> bool:
         """True if it and all its contents are safe."""
-        return _deep_safe(self, set())
+        return all(value.is_deep_safe for value in self.held) if self.type in HOLDERS else self.is_safe
+
+    @property
+    def may_be_changed(self) -> bool:
+        """True if code that receives it may change it, or something that it holds."""
+        own = self.fresh or self.method is not None or self.type in CHANGEABLE
+        return own or any(value.may_be_changed for value in self.held)
+
+    def content(self) -> "Value":
+        """Return the join of what a container holds (a dict: under its keys); `Bottom` if it is empty."""
+        return join_all(self.parts or ([] if self.elem is None else [self.elem]))
 
     def element(self) -> "Value":
-        """Return the value that iteration gives; `Bottom` if it is empty."""
+        """Return the value that iteration gives; `Bottom` if there is nothing to iterate over."""
         if self.type in HOLDERS:
-            inside = [p.key if self.type is dict else p.elem for p in self.contents]
-            return join_all([v for v in (*(self.parts or ()), self.elem, *inside) if v is not None])
+            return self.content() if self.key is None else self.key
         if self.is_array or self.is_tensor:
             return Value(Arrayish if self.is_array else torch.Tensor, fresh=self.fresh)
         return Value({str: str, range: int, bytes: int, Bottom: Bottom}.get(self.type, Opaque))
 
-    def value(self) -> "Value":
-        """Return the value that a lookup in this dict gives."""
-        return join_all([p.elem for p in self.contents if p.elem is not None])
 
-
-def _deep_safe(value: Value, seen: set[ContainerContents]) -> bool:
-    if value.type not in HOLDERS:
-        return value.is_safe
-    new = value.contents - seen
-    seen |= new
-    inside = [v for p in new for v in (p.elem, p.key)]
-    held = [v for v in (*(value.parts or ()), value.elem, *inside) if v is not None]
-    return all(_deep_safe(v, seen) for v in held)
-
-
-def opaque() -> Value:
-    return Value(Opaque)
+def opaque(fresh: bool = False) -> Value:
+    return Value(Opaque, fresh=fresh)
 
 
 def tuple_of(*parts: Value) -> Value:
@@ -187,20 +144,16 @@ def join(a: Value, b: Value) -> Value:
         return a
     if a.type is Bottom:
         return b
-    kind, parts, elem = _join_types(a, b), None, None
-    if kind in HOLDERS and kind not in CHANGEABLE:
+    kind, parts, elem, key, fresh = _join_types(a, b), None, None, None, a.fresh and b.fresh
+    if kind is Opaque or a.method is not None or b.method is not None:
+        fresh = a.may_be_changed or b.may_be_changed  # what may be changed is forgotten
+    elif kind in HOLDERS:
         if a.parts is not None and b.parts is not None and len(a.parts) == len(b.parts):
             parts = map(join, a.parts, b.parts)
         else:
-            elem = join(a.element(), b.element())
+            elem, key = join(a.content(), b.content()), join(a.element(), b.element())
     one = a.obj is b.obj and a.slot == b.slot
-    contents = a.contents | b.contents if kind in CHANGEABLE else frozenset()
-    held: tuple[Any, Any] = (a.obj, a.slot) if one else (NOTHING, None)
-    return Value(kind, held[0], held[1], a.fresh and b.fresh, parts, elem, contents)
-
-
-def _either(a: Value | None, b: Value | None) -> Value | None:
-    return join(a, b) if a is not None and b is not None else a or b
+    return Value(kind, a.obj if one else NOTHING, a.slot if one else None, fresh, parts, elem, key)
 
 
 def _join_types(a: Value, b: Value) -> Any:

@@ -149,7 +149,7 @@ def waiting_call(a: "Analyzer", found: Any, call: "CallArguments") -> Value | No
         if set(call.keywords) - allowed or (client is None and len(call.args) != 1):
             raise a.decline(call.options_unknown, call.node)
     a.waits()
-    return _result(FUNCTIONS.get(found, ReadFile), a.maker(call.node))
+    return _result(FUNCTIONS.get(found, ReadFile), a.made)
 
 
 def waiting_method(a: "Analyzer", kind: Any, name: str, call: "CallArguments") -> Value:
@@ -158,7 +158,7 @@ def waiting_method(a: "Analyzer", kind: Any, name: str, call: "CallArguments") -
     if name == "open":
         _check_open(a, call.args, call)
     a.waits()
-    return _result(METHODS[kind][name], a.maker(call.node))
+    return _result(METHODS[kind][name], a.made)
 
 
 def _check_open(a: "Analyzer", args: list[Value], call: "CallArguments") -> None:
@@ -177,30 +177,14 @@ def _result(given: Any, make: Any) -> Value:
 def marked_call(a: "Analyzer", callee: Value, call: "CallArguments") -> Value | None:
     """Analyse a call of a function marked as independent. Returns None for other functions.
 
-    The function is not analysed, so afterwards nothing is known about the contents of its arguments.
+    The function is not analysed, so it may keep and change all that it receives.
     """
     if not is_independent(callee.obj):
         return None
     assert callee.slot is not None
     a.guards.expect(callee.slot, "is", callee.obj)
-    for value in call.values:
-        _hand_over(a, value, call.node)
+    own = any(value.method is not None or value.type is Iterator for value in call.values)
+    a.demand(not own, "a function marked as independent gets a bound method or an iterator", call.node)
+    a.exposed = a.exposed or any(value.may_be_changed for value in call.values)
     a.waits()
     return opaque()
-
-
-def _hand_over(a: "Analyzer", value: Value, node: ast.AST) -> None:
-    """Record that unknown code has received a value, and may keep it and modify its contents."""
-    own = value.method is not None or value.type is Iterator
-    a.demand(not own, "a function marked as independent gets a bound method or an iterator", node)
-    if value.fresh and not value.contents and not a.handed:
-        a.handed = True
-        a.version += 1
-    for contents in value.contents:
-        if not contents.shared:
-            contents.shared = True
-            for inner in filter(None, (contents.elem, contents.key)):
-                _hand_over(a, inner, node)
-            contents.learn(opaque(), opaque() if value.type is dict else None)
-    for inner in filter(None, (*(value.parts or ()), value.elem)):
-        _hand_over(a, inner, node)

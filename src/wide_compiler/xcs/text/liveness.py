@@ -1,14 +1,14 @@
 """Liveness analysis: whether the current value of a name may still be read, on any path through statements.
 
-A path leaves a statement at its end, by `break` or `continue`, or by `return` or `raise`. Any statement may
-raise before it has stored anything; the path then continues in the enclosing handlers.
+Any statement may raise before it has stored anything; the path then continues in the enclosing handlers.
 """
 
 import ast
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from .names import mentioned, reads, stored
+from .trees import walk
 
 Body = list[ast.stmt]
 TRIES = (ast.Try, ast.TryStar)
@@ -35,21 +35,6 @@ class Block:
             block = block.outer
 
 
-@dataclass
-class Paths:
-    """What may happen to a value on the paths through some statements.
-
-    Attributes:
-        read: it may be read.
-        ends: it may reach the end of the statements.
-        leaves: it may leave by `break` or `continue`.
-    """
-
-    read: bool = False
-    ends: bool = True
-    leaves: bool = False
-
-
 def live_after(node: ast.For, block: Block, name: str) -> bool:
     """Return whether the value that the loop leaves in `name` may be read later.
 
@@ -58,84 +43,63 @@ def live_after(node: ast.For, block: Block, name: str) -> bool:
     guarded = any(isinstance(b.owner, (ast.With, ast.AsyncWith, *TRIES)) for b in block.around())
     rest = [*node.orelse, *block.after]
     for here in block.around():
-        found, owner = _through(rest, name, True), here.owner
-        if found.read:
-            return True
-        if here.outer is None or not (found.ends or found.leaves or guarded):
-            return False
+        read, owner = read_first(rest, name), here.owner
+        if read or here.outer is None or (read is False and not guarded):
+            return bool(read)
         if isinstance(owner, TRIES):
-            later = any(reads(part, name) for part in (*owner.handlers, *owner.orelse))
-            if later or _through(owner.finalbody, name, True).read:
+            if name in mentioned(*owner.handlers, *owner.orelse) or read_first(owner.finalbody, name):
                 return True
-        if isinstance(owner, LOOPS) and _before(owner, name, True).read:
+        elif isinstance(owner, LOOPS) and read_first([owner], name):
             return True
         rest = here.outer.after
     return False
 
 
-def read_before_stored(body: Sequence[ast.stmt], name: str) -> bool:
-    """Return whether `name` may be read before it is stored, with the previous iteration's value.
-
-    Contexts that swallow exceptions are not considered: bodies that enter such contexts are never sites.
-    """
-    return _through(body, name, False).read
-
-
-def _through(statements: Iterable[ast.stmt], name: str, swallowing: bool) -> Paths:
-    """Follow statements in order.
+def read_first(statements: Iterable[ast.stmt], name: str, swallowing: bool = True) -> bool | None:
+    """Return whether the value of `name` may be read; None if it is not, but may still be there at the end.
 
     Args:
-        swallowing: a `with` may suppress an exception.
+        swallowing: a `with` may suppress an exception. Bodies that enter such contexts are never sites.
     """
     leaves = False
     for statement in statements:
-        found = _before(statement, name, swallowing)
-        leaves = leaves or found.leaves
-        if found.read or not found.ends:
-            return Paths(found.read, found.ends, leaves)
-    return Paths(leaves=leaves)
+        read = _read_in(statement, name, swallowing)
+        if read is not None:
+            return read or (None if leaves else False)
+        leaves = leaves or any(isinstance(part, (ast.Break, ast.Continue)) for part in walk(statement))
+    return None
 
 
-def _either(*ways: Paths) -> Paths:
-    return Paths(any(w.read for w in ways), any(w.ends for w in ways), any(w.leaves for w in ways))
-
-
-def _before(node: ast.stmt, name: str, swallowing: bool) -> Paths:
-    def through(*statements: ast.stmt) -> Paths:
-        return _through(statements, name, swallowing)
-
+def _read_in(node: ast.stmt, name: str, swallowing: bool) -> bool | None:
+    heads: list[ast.AST]
+    ways, last = [], []  # type: tuple[list[Body], Body]
     match node:
-        case ast.AugAssign(target=target):
-            return Paths(reads(node, name) or name in stored([target]))
-        case ast.Assign(targets=targets):
-            return Paths(reads(node, name), name not in stored(targets))
-        case ast.AnnAssign(target=target, value=value):
-            return Paths(reads(node, name), value is None or name not in stored([target]))
+        case ast.Assign() | ast.AnnAssign() | ast.AugAssign() if node.value is not None:
+            kept = name not in stored([node])
+            return reads(node, name) or (None if kept else isinstance(node, ast.AugAssign))
         case ast.Return() | ast.Raise():
-            return Paths(reads(node, name), False)
-        case ast.Break() | ast.Continue():
-            return Paths(ends=False, leaves=True)
-        case ast.If(test=test, body=body, orelse=orelse):
-            found = _either(through(*body), through(*orelse))
-            return Paths(reads(test, name) or found.read, found.ends, found.leaves)
-        case ast.For(target=target, iter=source, body=body, orelse=orelse):
-            read = name not in stored([target]) and through(*body).read
-            read, last = read or any(reads(n, name) for n in (source, target)), through(*orelse)
-            return Paths(read or last.read, leaves=last.leaves)
-        case ast.While(test=test, body=body, orelse=orelse):
-            read, last = reads(test, name) or through(*body).read, through(*orelse)
-            return Paths(read or last.read, leaves=last.leaves)
-        case ast.With(items=items, body=body):
-            found = through(*body)
-            entered = any(reads(item, name) for item in items)
-            return Paths(entered or found.read, found.ends or swallowing, found.leaves)
+            return reads(node, name)
+        case ast.If():
+            heads, ways = [node.test], [node.body, node.orelse]
+        case ast.While():
+            heads, ways = [node.test], [node.body, node.orelse, []]
+        case ast.For():
+            body = [] if name in stored([node.target]) else node.body
+            heads, ways = [node.iter, node.target], [body, node.orelse, []]
+        case ast.With():
+            if name in stored(item.optional_vars for item in node.items if item.optional_vars is not None):
+                return any(reads(item, name) for item in node.items)
+            heads, ways = [*node.items], [node.body, *([[]] if swallowing else [])]
         case ast.Try() | ast.TryStar():
-            asked = any(reads(h.type, name) for h in node.handlers if h.type is not None)
-            found = _either(through(*node.body, *node.orelse), *(through(*h.body) for h in node.handlers))
-            last = through(*node.finalbody)
-            read = asked or found.read or last.read
-            return Paths(read, found.ends and last.ends, found.leaves or last.leaves)
-    # Other statements are assumed to store nothing. Nested functions and classes may read the name at any
-    # time.
-    simple = isinstance(node, (ast.Expr, ast.Assert, ast.Delete))
-    return Paths(reads(node, name) if simple else name in mentioned(node), leaves=isinstance(node, ast.Match))
+            heads = [handler.type for handler in node.handlers if handler.type is not None]
+            ways = [[*node.body, *node.orelse], *(handler.body for handler in node.handlers)]
+            last = node.finalbody
+        case ast.Expr() | ast.Assert() | ast.Delete():
+            return reads(node, name) or None
+        case _:  # nested functions and classes may read the name at any time; nothing else stores it
+            return name in mentioned(node) or None
+    found = [read_first(way, name, swallowing) for way in ways]
+    ending = read_first(last, name, swallowing)
+    if any(reads(head, name) for head in heads) or any(found) or ending:
+        return True
+    return ending if None in found else False

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..ir import graph_of
-from .liveness import TRIES, Block, Body, live_after, read_before_stored
+from .liveness import TRIES, Block, Body, live_after, read_first
 from .names import COMPREHENSIONS, captured, kept_generators, mentioned, reads, stored
 from .trees import children, walk
 
@@ -110,7 +110,7 @@ def loop(node: ast.For, block: Block, function: ast.AST) -> tuple[list[Sink], st
                 return [], reason
         elif name in names and name in own:
             return [], f"it assigns to its own loop variable {name!r}"
-        elif name not in names and read_before_stored(node.body, name):
+        elif name not in names and read_first(node.body, name, swallowing=False):
             return [], f"{name!r} is carried from one iteration to the next"
         elif live_after(node, block, name):
             return [], f"{name!r} is used after the loop"
@@ -166,7 +166,7 @@ _CARRYING = (
 def carrying(node: ast.For, block: Block) -> Carrying | None:
     """Return the carrying statements of a loop; None unless they only compute with plain names."""
     own = stored(node.body)
-    carried = {name for name in own if read_before_stored(node.body, name)}
+    carried = {name for name in own if read_first(node.body, name, swallowing=False)}
     start = next((i for i, s in enumerate(node.body) if mentioned(s) & carried), 0)
     first, last = node.body[:start], node.body[start:]
     parts = [part for statement in last for part in walk(statement)]
@@ -189,7 +189,7 @@ def carrying(node: ast.For, block: Block) -> Carrying | None:
 
 def _sinks(body: Body) -> list[Sink]:
     """Return the sinks in a body, except those of containers that the body makes itself."""
-    own = {name for name in stored(body) if not read_before_stored(body, name)}
+    own = {name for name in stored(body) if not read_first(body, name, swallowing=False)}
     return [sink for sink in sinks_in(*body) if sink.name not in own]
 
 

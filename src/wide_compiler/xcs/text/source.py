@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from .names import SCOPES
-from .trees import function_of, located, walk
+from .trees import function_of, walk
 
 FUTURES = 0
 for _name in __import__("__future__").all_feature_names:
@@ -155,7 +155,7 @@ def compiled(
             body.insert(0, ast.Global([name]))  # for recursive calls
     outer = function_of("outer", list(free), body, node)
     above: list[ast.stmt] = [ast.Import([ast.alias(name)]) for name in imports]
-    module = located(ast.Module([*above, outer], []))
+    module = ast.fix_missing_locations(ast.Module([*above, outer], []))
     with unwarned(like.co_filename):
         built = compile(module, like.co_filename, "exec", like.co_flags & FUTURES, dont_inherit=True)
     return _nested(_nested(built, "outer"), name)

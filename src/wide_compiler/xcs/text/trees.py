@@ -57,23 +57,6 @@ def walk(*nodes: ast.AST) -> list[ast.AST]:
     return found
 
 
-def located(tree: Node) -> Node:
-    """Give nodes without a location that of their parent, as `ast.fix_missing_locations` does, but faster."""
-    _locate(tree, {"lineno": 1, "col_offset": 0, "end_lineno": 1, "end_col_offset": 0})
-    return tree
-
-
-def _locate(node: ast.AST, near: dict[str, Any]) -> None:
-    """Complete the location from `near`, the attributes of a node with a location."""
-    own = node.__dict__
-    if node._attributes:
-        if own.get("lineno") is None or own.get("end_lineno") is None:
-            own.update({key: near[key] for key in node._attributes if own.get(key) is None})
-        near = own
-    for child in children(node):
-        _locate(child, near)
-
-
 def name(identifier: str, store: bool = False) -> ast.Name:
     return ast.Name(identifier, ast.Store() if store else ast.Load())
 
