@@ -104,10 +104,11 @@ def test_top(scripts):
             break
         assert count < 200
     assert all(0 < r["busy"] <= 1 and r["memory"] > 1e7 and r["device"] == "cpu" for r in rows)
-    console = Console(record=True, width=120, file=open(os.devnull, "w"))  # noqa: SIM115
+    console = Console(record=True, width=80, file=open(os.devnull, "w"))  # noqa: SIM115
     console.print(top.table(pid, rates))
     text = console.export_text()
     assert "ops/s" in text and "stage_" in text and f"process {pid}" in text
+    assert len(text.splitlines()) == 2 + len(rows) and "…" not in text  # a row is one line of 80 characters
 
 
 def browser(tmp_path):
