@@ -6,7 +6,7 @@ from typing import Any, TypedDict, Unpack
 import torch
 from torch import Tensor
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, WrongTypeError
 from ..model.marks import has_lanes, lane_mark
 from .bucket import Bucket
 from .groups import MASKED
@@ -39,7 +39,7 @@ class LaneOptimizer(StockStates):
     def __init__(self, params: Iterable[Any], settings: dict[str, Any], **options: Unpack[StepOptions]):
         unknown = options.keys() - StepOptions.__annotations__.keys()
         if unknown:
-            raise TypeError(f"{type(self).__name__} got an unexpected keyword argument {min(unknown)!r}")
+            raise WrongTypeError(f"{type(self).__name__} got an unexpected keyword argument {min(unknown)!r}")
         defaults = {"maximize": False, "fused": None, "capturable": True}
         super().__init__(params, {**settings, **defaults, **options})
 

@@ -107,7 +107,7 @@ class Attempt:
         except Exception as error:
             return None, f"its rule: {one_line(error)}"
         if result is None:
-            return None, "its rule declines this case"
+            return None, "its rule does not cover these arguments"
         problem = self._difference(result)
         return result, None if problem is None else f"its rule: {problem}"
 

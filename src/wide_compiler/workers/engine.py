@@ -25,7 +25,7 @@ _WORDS = {
     "draw": "random draw",
     "move": "transfer between workers",
     "put": "tensor from the script",
-    "ask": "question that only values answer",
+    "ask": "request whose answer depends on values",
     "fetch": "value that the script reads",
     "make": "new tensor",
     "settings": "change of a setting",
@@ -100,7 +100,7 @@ class Engine(Stream):
             if regions.name is not None and kind not in _BESIDE_REGIONS:
                 if regions.hold(kind, content, workers, what, inputs, outputs):
                     return
-                regions.cut(f"it holds a {_WORDS.get(kind, kind)}")
+                regions.cut(f"it contains a {_WORDS.get(kind, kind)}")
             self.send(kind, content, workers, what or kind, inputs, outputs, user_place())
 
     def record_each(self, kind: str, contents: Sequence[tuple], mesh: Mesh, outputs: tuple[int, ...]) -> None:
@@ -108,7 +108,7 @@ class Engine(Stream):
         self.recorded += 1
         with self.lock:
             self.failures.check(())
-            self.regions.cut(f"it holds a {_WORDS.get(kind, kind)}")
+            self.regions.cut(f"it contains a {_WORDS.get(kind, kind)}")
             self.send_each(kind, contents, mesh, outputs)
 
     # ---- replies
