@@ -18,12 +18,12 @@ def families() -> dict[str, list[str]]:
 
 
 def choices() -> list[str]:
-    """Every name that `find` accepts."""
+    """Return every name that `find` accepts."""
     return list(dict.fromkeys(["all", "models", *PRIMITIVE_CASES, *families(), *MODELS]))
 
 
 def find(name: str) -> list[Workload]:
-    """The workloads of a name; raises `UnknownNameError` if there are none.
+    """Return the workloads of a name; raises `UnknownNameError` if there are none.
 
     `all` is every primitive, `models` every model. A name that a primitive and a model share (lstm, gru)
     selects both; `primitive:lstm` and `model:lstm` select one of them.

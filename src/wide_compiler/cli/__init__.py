@@ -223,7 +223,7 @@ app.add_typer(signals_app, name="signals", rich_help_panel=OTHER)
 
 
 def _known(names: Iterable[str]) -> list[str]:
-    """The names without duplicates; raises a usage error (exit code 2) for an unknown model."""
+    """Return the names without duplicates; raises a usage error (exit code 2) for an unknown model."""
     for name in names:
         if name not in MODEL_NAMES:
             choices = ", ".join(MODEL_NAMES)

@@ -12,7 +12,7 @@ RANGE = (-4.0, 4.0)
 
 
 def curve(x: Tensor) -> Tensor:
-    """The function to learn."""
+    """Return the function to learn."""
     return torch.sin(1.3 * x) + 0.25 * x
 
 

@@ -128,7 +128,7 @@ class ProgramCache:
             ]
 
     def grad_mode(self) -> bool:
-        """Whether to capture with gradients: always, unless the members' code reads the gradient mode."""
+        """Return whether to capture with gradients: yes, unless the members' code reads the gradient mode."""
         return torch.is_grad_enabled() if self.grad_matters else True
 
     def adopt(self, other: "ProgramCache", graphs: bool = True) -> None:

@@ -51,7 +51,7 @@ class StackedLeaf:
             self.dropped.clear()
 
     def holds(self) -> bool:
-        """Whether all parameters are still rows of this stack."""
+        """Return whether all parameters are still rows of this stack."""
         return all(p.__dict__.get("stacked", (None,))[0] is self for p in self.parameters)
 
     def dissolve(self) -> None:

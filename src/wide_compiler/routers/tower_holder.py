@@ -92,7 +92,7 @@ class TowerHolder(BaseRouter):
         return found  # type: ignore[return-value]
 
     def tables_of_towers(self) -> list[dict[str, nn.Module | None]]:
-        """The `_modules` dicts that hold the towers, and those on the path to them."""
+        """Return the `_modules` dicts that hold the towers, and those on the path to them."""
         tables = {id(self._modules): self._modules}
         for name in self._tower_names:
             module: nn.Module | None = self

@@ -48,7 +48,7 @@ class LaneOptimizer(StockStates):
         raise NotImplementedError
 
     def has_fused(self, device: str, group: dict[str, Any]) -> bool:
-        """Whether torch has a fused kernel for these settings; if so, `update_fused` calls it."""
+        """Return whether torch has a fused kernel for these settings; if so, `update_fused` calls it."""
         return False
 
     def update_fused(self, bucket: Bucket, numbers: dict[str, Any], group: dict[str, Any]) -> None:
@@ -74,7 +74,7 @@ class LaneOptimizer(StockStates):
         return loss
 
     def _can_fuse(self, bucket: Bucket, numbers: dict[str, Any], group: dict[str, Any]) -> bool:
-        """Whether all lanes have equal hyper-parameters and torch has a fused kernel for them."""
+        """Return whether all lanes have equal hyper-parameters and torch has a fused kernel for them."""
         parted = bucket.step is not None and bucket.step.dim() > 0
         masked = bucket.stacked and group[MASKED] is not None
         if group["fused"] is False or parted or masked or any(map(by_lane, numbers.values())):
@@ -160,7 +160,7 @@ def by_lane(number: Any) -> bool:
 
 
 def used(number: Any) -> bool:
-    """Whether any lane may use this value. A tensor always counts: reading it would synchronise."""
+    """Return whether any lane may use this value. A tensor always counts: reading it would synchronise."""
     return isinstance(number, Tensor) or number != 0
 
 

@@ -48,7 +48,7 @@ class LaneGraph:
         lanes: slice | None = None,
         rng: Any = None,
     ) -> tuple[Any, ...]:
-        """Output tensors, each `[n, ...]`. `lanes` are the lanes that `states` holds (None: all)."""
+        """Return the outputs, each `[n, ...]`. `lanes` are the lanes that `states` holds (None: all)."""
         return self.module(*self.arguments(states, inputs, n, lanes, rng))
 
     def arguments(
@@ -59,6 +59,7 @@ class LaneGraph:
         lanes: slice | None = None,
         rng: Any = None,
     ) -> list[Any]:
+        """Return the arguments of `module`, in the order of its placeholders."""
         arguments: list[Any] = []
         for kind, key in self.feeds:
             if kind == "state":
@@ -82,16 +83,17 @@ class LaneGraph:
 
     @property
     def code(self) -> str:
+        """The graph as Python code."""
         return self.module.code
 
 
 def scalar_tensor(values: tuple[Any, ...]) -> torch.Tensor:
-    """Per-lane numbers as an exact tensor `[N]`: integers as int64, floats as float64."""
+    """Return per-lane numbers as an exact tensor `[N]`: integers as int64, floats as float64."""
     return torch.tensor(values, dtype=torch.float64 if isinstance(values[0], float) else None)
 
 
 def scalar_data(name: str, values: tuple[Any, ...], device: torch.device) -> dict[str, Any]:
-    """Both forms of per-lane Python numbers that a lane graph may use."""
+    """Return both forms of per-lane Python numbers that a lane graph may use."""
     return {
         f"scalar:{name}": scalar_tensor(values).to(device),
         f"scalar_values:{name}": LaneValues(values),
