@@ -81,7 +81,7 @@ def opening(name: str, content: dict[str, Any]) -> list[str]:
         f"{content['device']}; {versions}; {content['date']}",
         "",
     ]
-    lines += ["```", content["command"], "```", ""]
+    lines += ["```bash", content["command"], "```", ""]
     if content.get("complete") is False:
         lines += ["Not all rows have been measured.", ""]
     return lines

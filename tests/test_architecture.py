@@ -63,6 +63,13 @@ def test_the_page_lists_every_file_and_folder_once():
     assert sorted(listed()) == sorted(present())
 
 
+def test_the_files_that_the_page_names_are_in_their_folders():
+    block = PAGE.read_text().split("```")[1]
+    for folder, inside in re.findall(r"^  (\w+)/ .*\n((?:    .*\n)*)", block, flags=re.MULTILINE):
+        for name in re.findall(r"\b(\w+\.py|\w+/)", inside):
+            assert (SOURCE / folder / name).exists(), f"{folder}/{name}"
+
+
 @pytest.mark.parametrize("name", sorted(present()))
 def test_imports_go_upward_in_the_list(name):
     order = listed()

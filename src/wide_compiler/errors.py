@@ -65,7 +65,7 @@ class WrongTypeError(WideError, TypeError):
 
 
 def one_line(error: Exception) -> str:
-    """Type and first line of an error's message."""
+    """Return type and first line of an error's message."""
     lines = str(error).splitlines()
     return f"{type(error).__name__}: {lines[0][:160]}" if lines else type(error).__name__
 

@@ -52,7 +52,7 @@ def test_rows_name_their_adapter():
         assert torch.equal(tokens[row, : len(alone)], alone)
     with pytest.raises(InputError, match=r"has 7 rows, lanes= names 2"):
         wide.rows(ids, lanes=[0, 1])
-    with pytest.raises(ArgumentError, match="labels gives an output that is not one per row"):
+    with pytest.raises(ArgumentError, match="with labels the model returns outputs without one entry"):
         wide.rows(input_ids=ids, labels=ids, lanes=lanes)
 
 

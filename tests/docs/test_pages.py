@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+import wide_compiler
 import wide_compiler.signals as gt
 from docs.pages import PAGES, PYTHON, ROOT, blocks
 
@@ -72,6 +73,13 @@ def test_numbers_are_those_of_the_results():
     command = [sys.executable, ROOT / "benchmarks" / "write_numbers.py", "--check"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, f"{done.stdout}run python benchmarks/write_numbers.py"
+
+
+def test_the_newest_notes_are_of_this_version():
+    releases = re.findall(r"^## \[(.+)\](.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert releases[0] == ("Unreleased", "")
+    assert releases[1][0] == wide_compiler.VERSION
+    assert re.fullmatch(r" - \d{4}-\d\d-\d\d", releases[1][1])
 
 
 def test_the_picture_of_the_speed_is_made_from_the_results():

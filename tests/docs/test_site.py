@@ -7,8 +7,9 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
-from docs.pages import ROOT
+from docs.pages import PYTHON, ROOT
 
 pytest.importorskip("mkdocs")
 pytest.importorskip("mkdocstrings")
@@ -34,3 +35,18 @@ def test_the_reference_has_every_public_name(name, site):
         re.findall(r"<code>(?:gt\.)?(\w+)</code>", page)
     )
     assert {public for public in module.__all__ if not public.startswith("_")} <= shown
+
+
+def test_the_reference_has_every_method_that_the_pages_call(site):
+    shown = {
+        name
+        for page in site.glob("api/*/index.html")
+        for name in re.findall(r'id="[\w.]*?(\w+)"', page.read_text())
+    }
+    objects = r"\b(wide|collective|many|compiler|optimizer|population|strategy|history|explanation)"
+    called = {
+        name for block in PYTHON for _, name in re.findall(rf"{objects}\.([a-z_]+)\(", block.code)
+    }  # fmt: skip
+    of_torch = {*dir(torch.nn.Module), *dir(torch.optim.Optimizer)}
+    assert {"lane", "save", "lane_values", "attach"} <= called
+    assert not called - of_torch - shown

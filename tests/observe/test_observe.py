@@ -104,10 +104,11 @@ def test_top(scripts):
             break
         assert count < 200
     assert all(0 < r["busy"] <= 1 and r["memory"] > 1e7 and r["device"] == "cpu" for r in rows)
-    console = Console(record=True, width=120, file=open(os.devnull, "w"))  # noqa: SIM115
+    console = Console(record=True, width=80, file=open(os.devnull, "w"))  # noqa: SIM115
     console.print(top.table(pid, rates))
     text = console.export_text()
     assert "ops/s" in text and "stage_" in text and f"process {pid}" in text
+    assert len(text.splitlines()) == 2 + len(rows) and "…" not in text  # a row is one line of 80 characters
 
 
 def browser(tmp_path):
@@ -161,8 +162,13 @@ def test_the_page_in_a_browser(scripts, tmp_path, name):
         if name == "population":
             wait.until(lambda p: "32 lanes, 32 training" in p.find_element("id", "spread").text)
             wait.until(lambda p: p.execute_script(painted, "losses") > 30)
+            steps = "return newestTraining([8, 9, 1, 2].map(step => ({step}))).map(l => l.step)"
+            assert page.execute_script(steps) == [1, 2]
         else:
             assert not page.find_element("id", "lanes").is_displayed()
+        telephone = {"width": 420, "height": 900, "deviceScaleFactor": 1, "mobile": True}
+        page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", telephone)
+        assert page.execute_script("return document.documentElement.scrollWidth") <= 420
         complaints = [line for line in page.get_log("browser") if "favicon" not in line["message"]]
         assert not complaints
         folder = os.environ.get("WIDE_SCREENSHOTS")

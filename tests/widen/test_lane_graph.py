@@ -54,6 +54,25 @@ def test_it_runs_for_any_number_of_lanes():
 def test_the_code_is_readable():
     code = wide_compiler.compile([Net() for _ in range(N)], torch.randn(2, 4)).programs.latest.graph.code
     assert "wide_linear" in code and "fc_weight" in code and "wide_batch_norm" in code
+    assert "fc_weight_1" not in code and "input_0_1" not in code  # no second name for an argument
+
+
+def test_parameters_whose_names_are_taken_or_meet():
+    class Names(nn.Module):
+        def __init__(self):
+            super().__init__()
+            for name in ("n", "rng", "input_0", "torch", "add", "a_b", "class"):
+                self.register_parameter(name, nn.Parameter(torch.randn(3)))
+            self.a = nn.Module()
+            self.a.b = nn.Parameter(torch.randn(3))
+
+        def forward(self, x):
+            product = x * self.n + self.rng * self.input_0 + self.torch * self.a_b
+            return product - self.a.b + self.add * getattr(self, "class")
+
+    models, x = [Names() for _ in range(N)], torch.randn(2, 3)
+    out = wide_compiler.compile(models, x).shared(x)
+    torch.testing.assert_close(out, torch.stack([model(x) for model in models]))
 
 
 @pytest.mark.filterwarnings("ignore")

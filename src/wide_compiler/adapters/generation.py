@@ -17,7 +17,9 @@ def rows(wide: Any, lanes: list[int], args: tuple, kwargs: dict[str, Any]) -> An
     """Return the base's output for a batch in which row i uses the adapter of `lanes[i]`."""
     if kwargs.get("labels") is not None or kwargs.get("use_cache"):
         name = "use_cache" if kwargs.get("use_cache") else "labels"
-        raise ArgumentError(f"rows: {name} gives an output that is not one per row; leave it out")
+        raise ArgumentError(
+            f"rows: with {name} the model returns outputs without one entry per row; leave {name} out"
+        )
     arrangement = Arrangement(lanes)
     model = row_model(wide, arrangement.lanes)
     if hasattr(getattr(model, "config", None), "use_cache"):

@@ -92,14 +92,17 @@ class PeftLibrary(AdapterLibrary):
         for key in [key for key in state if key not in expected and key.replace(".base_layer", "") in base]:
             here = base[key.replace(".base_layer", "")]
             if not torch.equal(here.cpu(), state[key].to("cpu", here.dtype)):
-                raise ArgumentError(f"{what} has other numbers for {key} of the base, which all lanes share")
+                raise ArgumentError(
+                    f"{what}: {key} of the base differs from the base here, which all lanes share; "
+                    "load an adapter of this base"
+                )
         state = {key: tensor for key, tensor in state.items() if key.replace(".base_layer", "") not in base}
         result: Any = peft.set_peft_model_state_dict(model, state, NAME)
         missing = [key for key in result.missing_keys if f".{NAME}" in key]
         if missing or result.unexpected_keys:
             wrong = missing or result.unexpected_keys
             raise ArgumentError(
-                f"{what} {'lacks' if missing else 'has'} {wrong[0]}, which contradicts its config"
+                f"{what} {'lacks' if missing else 'has'} {wrong[0]}: its tensors do not match its config"
             )
 
     def save(self, model: nn.Module, folder: Path) -> None:

@@ -36,7 +36,7 @@ class Trunk:
         return copy.deepcopy(self.model, {id(p): p for p in self.model.parameters()})
 
     def holds(self, tensor: Tensor) -> bool:
-        """Whether a tensor is one of the trunk's parameters."""
+        """Return whether a tensor is one of the trunk's parameters."""
         return id(tensor) in self.parameters
 
     def check_unchanged(self) -> None:

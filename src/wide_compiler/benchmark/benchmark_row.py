@@ -12,7 +12,7 @@ Results = Mapping[str, Sequence[Tensor]]
 
 
 def largest_error(got: Results, want: Results, random: bool = False) -> float:
-    """The largest error of any tensor, relative to the largest value of its group in `want`.
+    """Return the largest error of any tensor, relative to the largest value of its group in `want`.
 
     Only groups in `got` are compared. A different shape, or a value that is not finite on one side only,
     counts as infinite. With `random`, elements that are zero on either side are left out.
@@ -47,7 +47,7 @@ def _group_error(got: Sequence[Tensor], want: Sequence[Tensor], random: bool) ->
 
 
 def _same_share_of_zeros(ours: Tensor, theirs: Tensor) -> bool:
-    """Whether the shares of zeros differ by at most six standard deviations of a fair coin."""
+    """Return whether the shares of zeros differ by at most six standard deviations of a fair coin."""
     apart = ((ours == 0).double().mean() - (theirs == 0).double().mean()).abs().item()
     return apart <= 6 * 0.5 * (2 / ours.numel()) ** 0.5
 
@@ -131,7 +131,7 @@ class BenchmarkRow:
 
 
 def crossover(rows: Iterable[BenchmarkRow]) -> int | None:
-    """The smallest N from which on wide is faster than the loop; None if it is slower at the largest N."""
+    """Return the smallest N from which on wide is faster than the loop; None if slower at the largest N."""
     found = None
     for row in sorted(rows, key=lambda row: row.n, reverse=True):
         if row.speedup is None:

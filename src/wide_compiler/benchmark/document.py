@@ -18,7 +18,7 @@ from .benchmark_row import BenchmarkRow, crossover, lines
 
 
 def device_name(device: torch.device) -> str:
-    """The GPU's name, or the CPU's with the number of PyTorch threads."""
+    """Return the GPU's name, or the CPU's with the number of PyTorch threads."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     threads = torch.get_num_threads()
@@ -50,7 +50,7 @@ def provenance(device: torch.device, command: str | None = None) -> dict[str, An
 def document(
     rows: Sequence[BenchmarkRow], device: torch.device, command: str, preset: str, complete: bool = True
 ) -> dict[str, Any]:
-    """The measured rows with their provenance and crossovers."""
+    """Return the measured rows with their provenance and crossovers."""
     return {
         **provenance(device, command),
         "preset": preset,

@@ -45,13 +45,13 @@ class Functional:
         return stack_module_state(self.modules)  # type: ignore[return-value]
 
     def each(self, compiled: bool) -> Callable[[], list[Any]]:
-        """A loop over the lanes that calls one function for all of them."""
+        """Run one function for each lane, in a loop."""
         function = self.compiled_member if compiled else self.member
         lanes = [(*state, x) for state, x in zip(self.states, self.x.unbind(0), strict=True)]
         return lambda: [function(*lane) for lane in lanes]
 
     def together(self, compiled: bool) -> Callable[[], Any]:
-        """All lanes under vmap."""
+        """Run all lanes under vmap."""
         function = torch.compile(self.lanes) if compiled else self.lanes
         parameters, buffers = self.stacked
         return lambda: function(parameters, buffers, self.x)

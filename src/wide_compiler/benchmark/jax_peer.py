@@ -16,7 +16,7 @@ REPEATS = 10
 
 
 def knows(problem: Problem) -> bool:
-    """Whether JAX is installed and this model has a JAX version, which is for inference only."""
+    """Return whether JAX is installed and this model has a JAX version, which is for inference only."""
     workload = problem.workload
     known = not problem.train and workload.kind == "model" and workload.name in _MODELS
     return known and importlib.util.find_spec("jax") is not None
@@ -44,7 +44,7 @@ def build(problem: Problem) -> BenchmarkCandidate:
 
 
 def _arrays(problem: Problem) -> dict[str, np.ndarray]:
-    """The stacked tensors by name; linear weights are transposed to `[N, in, out]`."""
+    """Return the stacked tensors by name; linear weights are transposed to `[N, in, out]`."""
     parameters, buffers = stack_module_state(problem.members)
     arrays = {name: t.detach().cpu().numpy() for name, t in {**parameters, **buffers}.items()}
     return {

@@ -76,7 +76,7 @@ def _trained(
     optimizer: torch.optim.Optimizer,
     step: Callable[[], Tensor],
 ) -> BenchmarkCandidate:
-    """A training candidate; compares losses of the first steps, and buffers and gradients of the first."""
+    """Return a training candidate; compared are losses, and buffers and gradients of the first step."""
     trainee = Trainee(step, tensors_of(module), [optimizer])
     member = problem.members[0]
 

@@ -21,7 +21,7 @@ from .training import LEARNING_RATE, Trainee, first_results, fused_adam, member_
 
 
 def loop(problem: Problem) -> BenchmarkCandidate:
-    """The eager loop over the members, in training each with its own Adam: the baseline of all speed-ups."""
+    """Return the eager loop over the members, each with its own Adam: the baseline of all speed-ups."""
     call = problem.workload.call
     if not problem.train:
         lanes = list(zip(problem.members, problem.x.unbind(0), strict=True))
@@ -84,14 +84,14 @@ def _vmap(problem: Problem, compiled: bool, graph: bool = False) -> BenchmarkCan
 
 
 def _functional(problem: Problem) -> Functional:
-    """The members as functions; in training, copies of them, as functions that return the loss."""
+    """Return the members as functions; in training, copies of them, as functions that return the loss."""
     if not problem.train:
         return Functional(problem.called(), problem.x)
     return Functional(copy.deepcopy(problem.called()), problem.x, member_loss)
 
 
 def _streams(problem: Problem, count: int = 16) -> BenchmarkCandidate:
-    """The loop in a CUDA graph, its members distributed over `count` streams."""
+    """Return the loop in a CUDA graph, its members distributed over `count` streams."""
     streams = [torch.cuda.Stream() for _ in range(count)]
     lanes = list(zip(problem.members, problem.x.unbind(0), strict=True))
 

@@ -77,7 +77,7 @@ _MEMBERS: dict[str, _Member] = {
 
 
 def name_of(primitive: type[WideModule]) -> str:
-    """The command-line name of a primitive: `conv2d` for `WideConv2d`."""
+    """Return the command-line name of a primitive: `conv2d` for `WideConv2d`."""
     return primitive.__name__.removeprefix("Wide").lower()
 
 
@@ -87,7 +87,7 @@ def member_class(primitive: type[WideModule]) -> type[nn.Module]:
 
 
 def strategies_on(primitive: type[WideModule], device: torch.device) -> list[str]:
-    """The strategies available on a device."""
+    """Return the strategies available on a device."""
     return [s for s in primitive.STRATEGIES if device.type == "cuda" or s not in CUDA_ONLY]
 
 

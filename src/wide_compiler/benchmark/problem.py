@@ -54,11 +54,11 @@ class Problem:
         return self.device.type == "cuda"
 
     def called(self) -> list[nn.Module]:
-        """The members as modules that take one tensor."""
+        """Return the members as modules that take one tensor."""
         return [Called(member, self.workload.call) for member in self.members]
 
     def in_float64(self, lanes: int) -> "Problem":
-        """The first `lanes` lanes of the problem, in double precision."""
+        """Return the first `lanes` lanes of the problem, in double precision."""
         members = [copy.deepcopy(member).double() for member in self.members[:lanes]]
         x = self.x[:lanes].double() if self.x.is_floating_point() else self.x[:lanes]
         return replace(self, n=len(members), members=members, x=x)
@@ -101,7 +101,7 @@ def stacked(outputs: Tensor | Sequence[Tensor]) -> Tensor:
 def inference(
     call: Callable[[], Any], strategy: Callable[[], str] = str, warm_up: int = 0
 ) -> BenchmarkCandidate:
-    """The candidate of a function that returns the outputs of all lanes.
+    """Return the candidate of a function that returns the outputs of all lanes.
 
     `warm_up` calls run before the compared one, where the first calls run differently.
     """

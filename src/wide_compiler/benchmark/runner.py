@@ -61,7 +61,7 @@ def trainable(workload: Workload) -> bool:
 
 
 def plan(workloads: Sequence[Workload], options: Options) -> list[Point]:
-    """The points to measure; workloads without parameters are skipped in training."""
+    """Return the points to measure; workloads without parameters are skipped in training."""
     return [
         Point(workload, n, options.batch or options.preset.batch(workload))
         for workload in workloads
@@ -84,7 +84,7 @@ def run(
 def measure(
     point: Point, options: Options, tell: Callable[[str], None] = lambda what: None
 ) -> list[BenchmarkRow]:
-    """The rows of one point, one per strategy, timed interleaved with the loop and the peers."""
+    """Return the rows of one point, one per strategy, timed interleaved with the loop and the peers."""
     if options.compile or options.peers:
         torch._dynamo.reset()  # the recompile limit would otherwise count all rows together
     tell(f"{point}: members")

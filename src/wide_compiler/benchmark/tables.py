@@ -11,14 +11,14 @@ MODES = {"infer": "forward pass", "train": "training step (forward, backward, Ad
 
 
 def best_first(rows: Sequence[BenchmarkRow], top: int | None) -> list[BenchmarkRow]:
-    """The `top` rows with the largest speed-up, or all rows in their order if `top` is None."""
+    """Return the `top` rows with the largest speed-up, or all rows in their order if `top` is None."""
     if top is None:
         return list(rows)
     return sorted(rows, key=lambda row: row.speedup or 0.0, reverse=True)[:top]
 
 
 def label(kind: str, name: str, rows: Sequence[BenchmarkRow]) -> str:
-    """The name, with the kind if a layer and a model share the name."""
+    """Return the name, with the kind if a layer and a model share the name."""
     shared = len({row.kind for row in rows if row.name == name}) > 1
     return f"{name} ({kind})" if shared else name
 
@@ -51,7 +51,7 @@ def has_peers(row: BenchmarkRow) -> bool:
 
 
 def peer_table(rows: Sequence[BenchmarkRow]) -> Table | None:
-    """The time of every peer, once per point; None if no peers were measured."""
+    """Return the time of every peer, once per point; None if no peers were measured."""
     points = {(row.kind, row.name, row.n, row.batch): row for row in rows if has_peers(row)}
     if not points:
         return None

@@ -19,12 +19,12 @@ WARM_UP = 4
 
 
 def member_loss(output: Tensor) -> Tensor:
-    """The loss of one member's output."""
+    """Return the loss of one member's output."""
     return output.square().mean()
 
 
 def lane_losses(outputs: Tensor) -> Tensor:
-    """The losses `[N]` of outputs `[N, ...]`."""
+    """Return the losses `[N]` of outputs `[N, ...]`."""
     return outputs.square().flatten(1).mean(1)
 
 
@@ -38,7 +38,7 @@ def fused_adam(parameters: Iterable[Tensor], cuda: bool) -> Optimizer:
 
 
 def stepping(optimizer: Optimizer, losses_of: Callable[[], Any]) -> Callable[[], Any]:
-    """A function that runs one optimiser step on the sum of the losses `[N]`, and returns the losses."""
+    """Return a function that steps the optimiser on the sum of the losses `[N]`, and returns these."""
 
     def step() -> Any:
         optimizer.zero_grad()
@@ -94,7 +94,7 @@ class Trainee:
                             value.zero_()
 
     def losses(self) -> Tensor:
-        """The losses `[N, steps]` of the first steps."""
+        """Return the losses `[N, steps]` of the first steps."""
         for _ in range(WARM_UP):
             self.step()
         self.reset()

@@ -78,7 +78,7 @@ class Preset:
     largest_batch: int | None = None
 
     def lanes(self, workload: Workload) -> Sequence[int]:
-        """The numbers of lanes to measure."""
+        """Return the numbers of lanes to measure."""
         return {"full": workload.sweep, "quick": workload.few, "ci": CI_LANES}[self.name]
 
     def batch(self, workload: Workload) -> int:

@@ -136,9 +136,14 @@ def _is_output(leaf: Any) -> bool:
 
 
 def export_member(
-    member: nn.Module, leaves: list[Any], spec: _tree.TreeSpec, kept: dict[str, str],
-    dynamic: Sequence[set[int]], observation: Observation, grad: bool = True,
-) -> Captured:  # fmt: skip
+    member: nn.Module,
+    leaves: list[Any],
+    spec: _tree.TreeSpec,
+    kept: dict[str, str],
+    dynamic: Sequence[set[int]],
+    observation: Observation,
+    grad: bool = True,
+) -> Captured:
     """Capture `member` at the given input leaves; modules in `kept` (path -> why) become one node each.
 
     A submodule that cannot be traced is added to `kept` and the capture is repeated. Raises `CaptureFailed`

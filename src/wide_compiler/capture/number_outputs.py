@@ -58,7 +58,7 @@ def _is_only_returned(item: fx.Node) -> bool:
 
 
 def _flowing_from(node: fx.Node) -> list[fx.Node]:
-    """All nodes that depend on a node, without the output, in graph order."""
+    """Return all nodes that depend on a node, without the output, in graph order."""
     found: dict[fx.Node, None] = {}
     waiting = [node]
     while waiting:

@@ -49,11 +49,11 @@ class Observation:
     output: list[Tensor] | None = None
 
     def outside(self) -> Snapshot:
-        """What was read outside of the member."""
+        """Return what was read outside of the member."""
         return self.reads.without(self.originals.keys())
 
     def inside(self) -> Snapshot:
-        """What was read in the member, attributed to its own objects instead of the copy's."""
+        """Return what was read in the member, attributed to its own objects instead of the copy's."""
         return self.reads.moved(self.originals)
 
     def check(self) -> "Observation":

@@ -29,7 +29,7 @@ def home_of(owner: nn.Module, kind: str) -> dict[str, Any]:
 
 
 def slots(model: nn.Module) -> Iterator[Slot]:
-    """Every tensor that is an attribute of `model` or a submodule; tied tensors once per name."""
+    """Return every tensor that is an attribute of `model` or a submodule; tied tensors once per name."""
     for owner, module in model.named_modules(remove_duplicate=False):
         for name, tensor in module._parameters.items():
             if tensor is not None:

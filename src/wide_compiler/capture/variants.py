@@ -136,7 +136,7 @@ class _ObjectComparison:
 
 
 def _members(cls: type) -> dict[str, Any]:
-    """What a class itself defines, with descriptors replaced by their functions."""
+    """Return what a class itself defines, with descriptors replaced by their functions."""
     members: dict[str, Any] = {}
     for name, value in vars(cls).items():
         if name in ("__dict__", "__weakref__", "__doc__", "__module__", "__qualname__", "__firstlineno__"):

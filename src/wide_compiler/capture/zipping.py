@@ -139,7 +139,7 @@ def _check_calls(variants: Sequence[Captured]) -> None:
 
 
 def _spelled_out(node: fx.Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """All arguments with defaults, because a capture omits arguments that equal their default."""
+    """Return all arguments with defaults, because a capture omits arguments that equal their default."""
     schema = getattr(node.target, "_schema", None)
     if schema is None:
         return node.args, dict(node.kwargs)

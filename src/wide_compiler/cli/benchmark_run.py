@@ -69,7 +69,7 @@ def listing(console: Console) -> None:
 
 
 def known(name: str, train: bool) -> list[benchmark.Workload]:
-    """The workloads of a name; raises a usage error that lists the choices if there are none."""
+    """Return the workloads of a name; raises a usage error that lists the choices if there are none."""
     try:
         workloads = benchmark.find(name)
     except KeyError:
@@ -83,7 +83,7 @@ def known(name: str, train: bool) -> list[benchmark.Workload]:
 
 
 def known_device(name: str | None) -> torch.device:
-    """The device of this name, by default the GPU if there is one; raises a usage error if unavailable."""
+    """Return the device of this name, by default the GPU if any; raises a usage error if unavailable."""
     try:
         device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
         torch.empty(0, device=device)
@@ -122,7 +122,7 @@ def run(
 
 
 def _nothing_ran(rows: Sequence[benchmark.BenchmarkRow]) -> bool:
-    """Whether a point has no strategy that ran; single strategies may need another device."""
+    """Return whether a point has no strategy that ran; single strategies may need another device."""
     points = {(row.kind, row.name, row.n) for row in rows}
     return points != {(row.kind, row.name, row.n) for row in rows if row.ran}
 

@@ -60,7 +60,7 @@ def check_model(name: str, lanes: int, train: bool) -> ModelVerdict:
 
 
 def _worst(report: oracle.Report, what: str) -> float | None:
-    """The largest error, relative to the tensor's largest value, absolute where that is below 1.
+    """Return the largest error, relative to the tensor's largest value, absolute where that is below 1.
 
     A gradient that is zero up to rounding (of a bias before a norm) would fail any relative tolerance.
     """

@@ -64,7 +64,7 @@ def _net() -> nn.Module:
 
 
 def _missing(extra: str, *packages: str) -> Absent | None:
-    """The first of the packages that is not installed, or None."""
+    """Return the first of the packages that is not installed, or None."""
     for package in packages:
         if importlib.util.find_spec(package) is None:
             return Absent(f"{package} is not installed", f"pip install 'wide_compiler[{extra}]'")

@@ -137,7 +137,8 @@ def _facts_table(told: dict[str, Any]) -> Table:
 
 def _settings_table(in_force: dict[str, str]) -> Table:
     table = Table(title="Environment variables", title_justify="left")
-    for column in ("name", "value", "what it does"):
+    table.add_column("name", no_wrap=True)
+    for column in ("value", "what it does"):
         table.add_column(column, overflow="fold")
     for name, (_, meaning) in SETTINGS.items():
         table.add_row(variable(name), in_force.get(variable(name), ""), meaning)

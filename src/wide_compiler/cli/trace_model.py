@@ -51,7 +51,7 @@ def _print_json(name: str, explanation: Explanation, program: Any) -> None:
 
 
 def member_code(graph: fx.Graph) -> str:
-    """A captured graph as Python code."""
+    """Return a captured graph as Python code."""
     return without_releases(graph.python_code("self").src)
 
 

@@ -70,7 +70,7 @@ def _status(end: SystemExit) -> object:
 
 
 def _failure(path: Path, error: BaseException) -> str:
-    """The error message: line in the file, the place outside of it if it failed there, and the error."""
+    """Return the error message: line in the file, the place outside of it if it failed there, the error."""
     frames = traceback.extract_tb(error.__traceback__)
     places = [(Path(frame.filename), frame.lineno) for frame in frames]
     what = next(iter(str(error).splitlines()), "")

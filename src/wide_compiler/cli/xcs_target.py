@@ -76,7 +76,7 @@ def _is_function(value: Any) -> bool:
 
 
 def _generated(value: Any) -> bool:
-    """Whether a function has no source file, like the methods that `dataclass` adds."""
+    """Return whether a function has no source file, like the methods that `dataclass` adds."""
     code = getattr(inspect.unwrap(value), "__code__", None)
     return code is not None and code.co_filename.startswith("<")
 
@@ -109,7 +109,7 @@ def _kind(held: Any) -> str:
 
 
 def _around_jitted(function: Any) -> bool:
-    """Whether `functools.wraps` copied the attributes of a jitted function to this wrapper."""
+    """Return whether `functools.wraps` copied the attributes of a jitted function to this wrapper."""
     jitted = getattr(function, "__xcs__", None)
     if jitted is None or function.explain != jitted.explain:  # `vmap` replaces explain
         return False

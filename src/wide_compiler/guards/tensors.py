@@ -12,7 +12,7 @@ _data_ptr = Tensor.data_ptr
 
 
 def version_of(tensor: Tensor) -> int:
-    """The number of writes to a tensor; 0 for one made in inference mode, which does not count them."""
+    """Return the number of writes to a tensor; 0 for one made in inference mode, which counts none."""
     return 0 if tensor.is_inference() else tensor._version
 
 

@@ -25,9 +25,9 @@ def activate(x, ACT: tl.constexpr):
     if ACT == "relu":
         x = tl.where(x < 0.0, 0.0, x)  # not maximum: NaN must stay NaN, as in torch
     elif ACT == "gelu":
-        x = 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
+        x = 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))  # 1 / sqrt(2)
     elif ACT == "gelu_tanh":
-        x = x * tl.sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))
+        x = x * tl.sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))  # 2 * sqrt(2 / pi)
     elif ACT == "tanh":
         x = tanh(x)
     elif ACT == "sigmoid":

@@ -47,9 +47,22 @@ def _through(g, s, ACT: tl.constexpr):
 
 @triton.jit
 def _operands(
-    ws, x, kept, n, b, x_b, x_i, B, SB, l: tl.constexpr, DIMS: tl.constexpr, PADS: tl.constexpr,
-    KEPT: tl.constexpr, NEED_DX: tl.constexpr, EVEN: tl.constexpr,
-):  # fmt: skip
+    ws,
+    x,
+    kept,
+    n,
+    b,
+    x_b,
+    x_i,
+    B,
+    SB,
+    l: tl.constexpr,
+    DIMS: tl.constexpr,
+    PADS: tl.constexpr,
+    KEPT: tl.constexpr,
+    NEED_DX: tl.constexpr,
+    EVEN: tl.constexpr,
+):
     """Load layer l's input (`[B, I]` for the first layer, else saved as `[I, B]`) and its weight."""
     i = tl.arange(0, PADS[l])
     if l == 0:
@@ -89,12 +102,37 @@ def _parameter_grads(dws, dbs, g, h, n, l: tl.constexpr, DIMS: tl.constexpr, PAD
 @triton.heuristics({"EVEN": lambda args: args["B"] == args["BB"], "EARLY": _early})
 @triton.jit(do_not_specialize=["N_KEY", "SMS"])
 def backward_kernel(
-    dy, x, ws, saved, dx, dws, dbs, dy_n, dy_b, dy_o, x_n, x_b, x_i, B, SB, N_KEY, SMS,
-    DIMS: tl.constexpr, PADS: tl.constexpr, BIAS: tl.constexpr, ACTS: tl.constexpr,
-    KEPT: tl.constexpr, SLOPES: tl.constexpr, ROWS: tl.constexpr, NEED_DX: tl.constexpr,
-    PRECISION: tl.constexpr, EVEN: tl.constexpr, EARLY: tl.constexpr,
-    BB: tl.constexpr, PARTS: tl.constexpr,
-):  # fmt: skip
+    dy,
+    x,
+    ws,
+    saved,
+    dx,
+    dws,
+    dbs,
+    dy_n,
+    dy_b,
+    dy_o,
+    x_n,
+    x_b,
+    x_i,
+    B,
+    SB,
+    N_KEY,
+    SMS,
+    DIMS: tl.constexpr,
+    PADS: tl.constexpr,
+    BIAS: tl.constexpr,
+    ACTS: tl.constexpr,
+    KEPT: tl.constexpr,
+    SLOPES: tl.constexpr,
+    ROWS: tl.constexpr,
+    NEED_DX: tl.constexpr,
+    PRECISION: tl.constexpr,
+    EVEN: tl.constexpr,
+    EARLY: tl.constexpr,
+    BB: tl.constexpr,
+    PARTS: tl.constexpr,
+):
     """Compute the gradients of one lane; its whole batch is one tile, so each dw is one product."""
     L: tl.constexpr = len(ws)
     n = tl.program_id(0).to(tl.int64)

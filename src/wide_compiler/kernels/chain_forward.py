@@ -75,11 +75,29 @@ def _slope(x, ACT: tl.constexpr):
 
 @triton.jit
 def _forward_tile(
-    x, ws, bs, y, saved, n, b, x_b, x_i, B, SB,
-    DIMS: tl.constexpr, PADS: tl.constexpr, BIAS: tl.constexpr, ACTS: tl.constexpr,
-    KEPT: tl.constexpr, SLOPES: tl.constexpr, ROWS: tl.constexpr, KEEP: tl.constexpr,
-    EVEN: tl.constexpr, HELD: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
+    x,
+    ws,
+    bs,
+    y,
+    saved,
+    n,
+    b,
+    x_b,
+    x_i,
+    B,
+    SB,
+    DIMS: tl.constexpr,
+    PADS: tl.constexpr,
+    BIAS: tl.constexpr,
+    ACTS: tl.constexpr,
+    KEPT: tl.constexpr,
+    SLOPES: tl.constexpr,
+    ROWS: tl.constexpr,
+    KEEP: tl.constexpr,
+    EVEN: tl.constexpr,
+    HELD: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
     """Run rows b of lane n through all layers. The loop is unrolled because each layer has its own shapes."""
     L: tl.constexpr = len(ws)
     kept = saved + n * (ROWS * SB)
@@ -115,12 +133,34 @@ def _forward_tile(
 @triton.heuristics({"EVEN": lambda args: args["B"] % args["BB"] == 0, "HELD": _held})
 @triton.jit(do_not_specialize=["N_KEY", "B_KEY", "SMS"])
 def forward_kernel(
-    x, ws, bs, y, saved, x_n, x_b, x_i, N, B, SB, N_KEY, B_KEY, SMS,
-    DIMS: tl.constexpr, PADS: tl.constexpr, BIAS: tl.constexpr, ACTS: tl.constexpr,
-    KEPT: tl.constexpr, SLOPES: tl.constexpr, ROWS: tl.constexpr, KEEP: tl.constexpr,
-    PRECISION: tl.constexpr, EVEN: tl.constexpr, HELD: tl.constexpr,
-    BB: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
+    x,
+    ws,
+    bs,
+    y,
+    saved,
+    x_n,
+    x_b,
+    x_i,
+    N,
+    B,
+    SB,
+    N_KEY,
+    B_KEY,
+    SMS,
+    DIMS: tl.constexpr,
+    PADS: tl.constexpr,
+    BIAS: tl.constexpr,
+    ACTS: tl.constexpr,
+    KEPT: tl.constexpr,
+    SLOPES: tl.constexpr,
+    ROWS: tl.constexpr,
+    KEEP: tl.constexpr,
+    PRECISION: tl.constexpr,
+    EVEN: tl.constexpr,
+    HELD: tl.constexpr,
+    BB: tl.constexpr,
+    STAGES: tl.constexpr,
+):
     """Run one batch tile of one lane through all layers; with STAGES > 1 each program loops over tiles."""
     tiles = tl.cdiv(B, BB)
     if STAGES == 1:

@@ -39,9 +39,14 @@ def _folded(t: Tensor) -> Tensor:
 
 
 def library_backward(
-    dy: Tensor, x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int],
-    dilation: Sequence[int], needed: Sequence[bool],
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
+    dy: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    needed: Sequence[bool],
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Return the gradients of input, weight and bias by torch's grouped convolution; None if not needed."""
     n, channels = weight.shape[:2]
     geometry = (list(stride), list(padding), list(dilation), False, [0, 0], n, list(needed))

@@ -56,12 +56,31 @@ def _chosen(several, which):
 # Sizes are not specialised, so new sizes do not recompile the kernel.
 @triton.jit(do_not_specialize=["ends", "sizes"])
 def _adam_kernel(
-    weights, grads, averages, squares, largest, ends, sizes,
-    step, lr, beta1, beta2, eps, weight_decay,
-    STEP: tl.constexpr, LR: tl.constexpr, BETA1: tl.constexpr, BETA2: tl.constexpr, EPS: tl.constexpr,
-    DECAY: tl.constexpr, DECAYS: tl.constexpr, DECOUPLED: tl.constexpr, AMSGRAD: tl.constexpr,
-    MAXIMIZE: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+    weights,
+    grads,
+    averages,
+    squares,
+    largest,
+    ends,
+    sizes,
+    step,
+    lr,
+    beta1,
+    beta2,
+    eps,
+    weight_decay,
+    STEP: tl.constexpr,
+    LR: tl.constexpr,
+    BETA1: tl.constexpr,
+    BETA2: tl.constexpr,
+    EPS: tl.constexpr,
+    DECAY: tl.constexpr,
+    DECAYS: tl.constexpr,
+    DECOUPLED: tl.constexpr,
+    AMSGRAD: tl.constexpr,
+    MAXIMIZE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     """Update one chunk of one lane of one tensor.
 
     Args:
@@ -115,9 +134,16 @@ def _adam_kernel(
 
 
 def adam_(
-    params: Sequence[Tensor], grads: Sequence[Tensor], averages: Sequence[Tensor], squares: Sequence[Tensor],
-    largest: Sequence[Tensor], numbers: Numbers, *, decoupled: bool, maximize: bool,
-) -> None:  # fmt: skip
+    params: Sequence[Tensor],
+    grads: Sequence[Tensor],
+    averages: Sequence[Tensor],
+    squares: Sequence[Tensor],
+    largest: Sequence[Tensor],
+    numbers: Numbers,
+    *,
+    decoupled: bool,
+    maximize: bool,
+) -> None:
     """Take one Adam step in place; `numbers.step` must already count it.
 
     The tensors of each parameter have equal layout, dense, lane axis first if a hyper-parameter is per lane;

@@ -75,9 +75,14 @@ def _sms(t: Tensor) -> int:
 
 @torch.library.custom_op("wide_compiler::lane_chain", mutates_args=())
 def _chain(
-    x: Tensor, weights: list[Tensor], biases: list[Tensor], has_bias: list[bool], activations: str,
-    keep: bool, compute: torch.dtype,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    x: Tensor,
+    weights: list[Tensor],
+    biases: list[Tensor],
+    has_bias: list[bool],
+    activations: str,
+    keep: bool,
+    compute: torch.dtype,
+) -> tuple[Tensor, Tensor]:
     """Return the output, and the values that the gradient needs (`_plan`), empty unless `keep`.
 
     `biases` has one tensor for each True in `has_bias`; `activations` is joined by commas.
@@ -112,9 +117,15 @@ def _(x, weights, biases, has_bias, activations, keep, compute):
 
 @torch.library.custom_op("wide_compiler::lane_chain_backward", mutates_args=())
 def _chain_backward(
-    dy: Tensor, x: Tensor, weights: list[Tensor], saved: Tensor, has_bias: list[bool], activations: str,
-    need_dx: bool, compute: torch.dtype,
-) -> list[Tensor]:  # fmt: skip
+    dy: Tensor,
+    x: Tensor,
+    weights: list[Tensor],
+    saved: Tensor,
+    has_bias: list[bool],
+    activations: str,
+    need_dx: bool,
+    compute: torch.dtype,
+) -> list[Tensor]:
     """Return `[dx, *dweights, *dbiases]`; dx is empty unless `need_dx`. `_trains` must be True."""
     grads = _gradients(dy, x, weights, has_bias, need_dx)
     dx, dws, dbs = grads[0], grads[1 : len(weights) + 1], grads[len(weights) + 1 :]

@@ -35,10 +35,18 @@ def _empty_output(x: Tensor, weight: Tensor, stride, padding, dilation) -> Tenso
 
 @torch.library.custom_op("wide_compiler::lane_conv2d", mutates_args=())
 def _lane_conv2d(
-    x: Tensor, weight: Tensor, bias: Tensor | None, stride: Sequence[int], padding: Sequence[int],
-    dilation: Sequence[int], activation: str, backward: str = "own", scale: Tensor | None = None,
-    shift: Tensor | None = None, residual: Tensor | None = None,
-) -> Tensor:  # fmt: skip
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    activation: str,
+    backward: str = "own",
+    scale: Tensor | None = None,
+    shift: Tensor | None = None,
+    residual: Tensor | None = None,
+) -> Tensor:
     """Run `lane_conv2d`; scale, shift and residual get no gradient."""
     y = _empty_output(x, weight, stride, padding, dilation)
     (N, B, O, OH, OW), (C, H, W), (KH, KW) = y.shape, x.shape[2:], weight.shape[3:]
@@ -75,10 +83,18 @@ _lane_conv2d.register_autograd(backward, setup_context=setup_context)
 
 
 def lane_conv2d(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Ints = 1, padding: Ints | str = 0,
-    dilation: Ints = 1, activation: str = "none", backward: str = "own", scale: Tensor | None = None,
-    shift: Tensor | None = None, residual: Tensor | None = None,
-) -> Tensor:  # fmt: skip
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Ints = 1,
+    padding: Ints | str = 0,
+    dilation: Ints = 1,
+    activation: str = "none",
+    backward: str = "own",
+    scale: Tensor | None = None,
+    shift: Tensor | None = None,
+    residual: Tensor | None = None,
+) -> Tensor:
     """Compute `y[n] = activation(conv2d(x[n], weight[n], bias[n]))` for every lane n, as one kernel.
 
     With any of scale, shift and residual: `activation(conv2d(..) * scale + shift + residual)`, without

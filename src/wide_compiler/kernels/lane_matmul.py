@@ -80,18 +80,36 @@ def _mode(a: Tensor, b: Tensor, compute: torch.dtype) -> str:
 @triton.heuristics({"EVEN_K": lambda args: args["K"] % args["BK"] == 0})
 @triton.jit(do_not_specialize=["N_KEY", "M_KEY", "O_KEY", "K_KEY"])
 def _matmul_kernel(
-    a, b, bias, c,
-    M, O, K,
-    a_n, a_m, a_k,
-    b_n, b_k, b_o,
-    bias_n, bias_o,
+    a,
+    b,
+    bias,
+    c,
+    M,
+    O,
+    K,
+    a_n,
+    a_m,
+    a_k,
+    b_n,
+    b_k,
+    b_o,
+    bias_n,
+    bias_o,
     c_n,
-    N_KEY, M_KEY, O_KEY, K_KEY,
-    A_ROWS: tl.constexpr, B_ROWS: tl.constexpr,
-    HAS_BIAS: tl.constexpr, ACT: tl.constexpr, PRECISION: tl.constexpr,
+    N_KEY,
+    M_KEY,
+    O_KEY,
+    K_KEY,
+    A_ROWS: tl.constexpr,
+    B_ROWS: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    ACT: tl.constexpr,
+    PRECISION: tl.constexpr,
     EVEN_K: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-):  # fmt: skip
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+):
     """Compute one block of c[n] = act(a[n] @ b[n] + bias[n]); c is contiguous [N, M, O]."""
     tiles_m = tl.cdiv(M, BM)
     tiles_o = tl.cdiv(O, BN)

@@ -62,9 +62,20 @@ def dot(a, b, PRECISION: tl.constexpr, acc=None):
 
 @triton.jit
 def _pack_kernel(
-    w, out, w_n, w_r, w_h, w_w, w_k,
-    R, K: tl.constexpr, KW: tl.constexpr, TAPS: tl.constexpr, PRECISION: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+    w,
+    out,
+    w_n,
+    w_r,
+    w_h,
+    w_w,
+    w_k,
+    R,
+    K: tl.constexpr,
+    KW: tl.constexpr,
+    TAPS: tl.constexpr,
+    PRECISION: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     """Write one row `[kh, kw, k]` of the copy."""
     row = tl.program_id(0).to(tl.int64)
     source = w + row // R * w_n + row % R * w_r

@@ -18,10 +18,20 @@ from .rnn_parts import halves, launch, product
 
 @triton.jit
 def _lstm_kernel(
-    dy, dc_last, w, slopes, dgates, dh0, dc0,
-    T, B,
-    H: tl.constexpr, PRECISION: tl.constexpr, BB: tl.constexpr, HP: tl.constexpr,
-):  # fmt: skip
+    dy,
+    dc_last,
+    w,
+    slopes,
+    dgates,
+    dh0,
+    dc0,
+    T,
+    B,
+    H: tl.constexpr,
+    PRECISION: tl.constexpr,
+    BB: tl.constexpr,
+    HP: tl.constexpr,
+):
     lane = tl.program_id(1).to(tl.int64)
     b = tl.program_id(0) * BB + tl.arange(0, BB)
     j = tl.arange(0, HP)
@@ -57,10 +67,19 @@ def _lstm_kernel(
 
 @triton.jit
 def _gru_kernel(
-    dy, w, slopes, dgates_x, dgates_h, dh0,
-    T, B,
-    H: tl.constexpr, PRECISION: tl.constexpr, BB: tl.constexpr, HP: tl.constexpr,
-):  # fmt: skip
+    dy,
+    w,
+    slopes,
+    dgates_x,
+    dgates_h,
+    dh0,
+    T,
+    B,
+    H: tl.constexpr,
+    PRECISION: tl.constexpr,
+    BB: tl.constexpr,
+    HP: tl.constexpr,
+):
     lane = tl.program_id(1).to(tl.int64)
     b = tl.program_id(0) * BB + tl.arange(0, BB)
     j = tl.arange(0, HP)

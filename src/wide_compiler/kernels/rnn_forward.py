@@ -16,10 +16,24 @@ from .rnn_parts import halves, product, tanh
 
 @triton.jit
 def lstm_kernel(
-    gx, w, h0, c0, y, c_last, slopes,
-    T, B, gx_n, gx_t, gx_b,
-    H: tl.constexpr, SAVE: tl.constexpr, PRECISION: tl.constexpr, BB: tl.constexpr, HP: tl.constexpr,
-):  # fmt: skip
+    gx,
+    w,
+    h0,
+    c0,
+    y,
+    c_last,
+    slopes,
+    T,
+    B,
+    gx_n,
+    gx_t,
+    gx_b,
+    H: tl.constexpr,
+    SAVE: tl.constexpr,
+    PRECISION: tl.constexpr,
+    BB: tl.constexpr,
+    HP: tl.constexpr,
+):
     """Run an LSTM; gates in torch's order i, f, g, o.
 
     slopes is [N, T, B, 6H], written only if SAVE. It holds the derivatives of c with respect to the gates i,
@@ -76,11 +90,24 @@ def lstm_kernel(
 
 @triton.jit
 def gru_kernel(
-    gx, w, bias, h0, y, slopes,
-    T, B, gx_n, gx_t, gx_b,
-    HAS_BIAS: tl.constexpr, SAVE: tl.constexpr,
-    H: tl.constexpr, PRECISION: tl.constexpr, BB: tl.constexpr, HP: tl.constexpr,
-):  # fmt: skip
+    gx,
+    w,
+    bias,
+    h0,
+    y,
+    slopes,
+    T,
+    B,
+    gx_n,
+    gx_t,
+    gx_b,
+    HAS_BIAS: tl.constexpr,
+    SAVE: tl.constexpr,
+    H: tl.constexpr,
+    PRECISION: tl.constexpr,
+    BB: tl.constexpr,
+    HP: tl.constexpr,
+):
     """Run a GRU; gates in torch's order r, z, n.
 
     slopes is [N, T, B, 5H], written only if SAVE. It holds the derivatives of h with respect to each gate's

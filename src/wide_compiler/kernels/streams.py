@@ -59,9 +59,14 @@ def _output_size(x: Tensor, weight: Tensor, stride, padding, dilation) -> tuple[
 
 @torch.library.custom_op("wide_compiler::streamed_conv", mutates_args=())
 def _streamed_conv(
-    x: Tensor, weight: Tensor, bias: Tensor | None, stride: Sequence[int], padding: Sequence[int],
-    dilation: Sequence[int], groups: int,
-) -> Tensor:  # fmt: skip
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+) -> Tensor:
     n = x.shape[0]
     # Allocated on the current stream, which joins the lanes, so record_stream is not needed.
     y = x.new_empty(_output_size(x, weight, stride, padding, dilation))
@@ -82,9 +87,15 @@ def _(x, weight, bias, stride, padding, dilation, groups):
 
 @torch.library.custom_op("wide_compiler::streamed_conv_backward", mutates_args=())
 def _streamed_conv_backward(
-    dy: Tensor, x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int],
-    dilation: Sequence[int], groups: int, needed: Sequence[bool],
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    dy: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+    needed: Sequence[bool],
+) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of input, weight and bias; an empty tensor for one that is not `needed`."""
     n, channels = weight.shape[:2]
     grads = _empty_gradients(dy, x, weight, needed)
@@ -152,9 +163,14 @@ def plain_padding(
 
 
 def streamed_conv(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Ints = 1, padding: Ints | str = 0,
-    dilation: Ints = 1, groups: int = 1,
-) -> Tensor:  # fmt: skip
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Ints = 1,
+    padding: Ints | str = 0,
+    dilation: Ints = 1,
+    groups: int = 1,
+) -> Tensor:
     """Convolution in 1, 2 or 3 dimensions, one call per lane, lanes distributed over CUDA streams.
 
     From x `[N, B, C, *spatial]`, weight `[N, O, C/groups, *kernel]` and bias `[N, O]`, with the member's

@@ -82,10 +82,14 @@ def interleaved(candidates: Calls, seconds: float, cuda: bool = False, **options
 
 
 def _samples(
-    candidates: Calls, seconds: float, cuda: bool, hopeless: float | None = None,
-    on_round: Callable[[int], None] | None = None, rounds_at_least: int = 3,
+    candidates: Calls,
+    seconds: float,
+    cuda: bool,
+    hopeless: float | None = None,
+    on_round: Callable[[int], None] | None = None,
+    rounds_at_least: int = 3,
     sample_seconds: float | None = None,
-) -> dict[str, list[float]]:  # fmt: skip
+) -> dict[str, list[float]]:
     sample_seconds = sample_seconds or (GPU_SAMPLE_SECONDS if cuda else SAMPLE_SECONDS)
     started = now()
     repeats: dict[str, int] = {}

@@ -81,9 +81,14 @@ class Contest:
     """
 
     def __init__(
-        self, reference: Candidate, gradients: bool, cuda: bool, reordered: bool = False,
-        wrap: Callable[[Any], Any] | None = None, tolls: Mapping[str, float] | None = None,
-    ):  # fmt: skip
+        self,
+        reference: Candidate,
+        gradients: bool,
+        cuda: bool,
+        reordered: bool = False,
+        wrap: Callable[[Any], Any] | None = None,
+        tolls: Mapping[str, float] | None = None,
+    ):
         self.reference, self.gradients, self.cuda, self.reordered = reference, gradients, cuda, reordered
         self.tolls = tolls or {}
         self.wrap, self.store, self.clock = wrap, Store(), current_clock()
@@ -134,9 +139,9 @@ class Contest:
             expected = self._compared(self.reference)
             rounded = self.cuda and products_are_rounded(self.cuda)
             with exact_products() if rounded else contextlib.nullcontext():
-                again = self._compared(self.reference)
-            self._noise = [distances(*pair) for pair in zip(expected, again, strict=True)]  # type: ignore[arg-type]
-            problem = None if rounded else _difference(again, expected, [None] * len(expected))
+                second = self._compared(self.reference)
+            self._noise = [distances(*pair) for pair in zip(expected, second, strict=True)]  # type: ignore[arg-type]
+            problem = None if rounded else _difference(second, expected, [None] * len(expected))
             if problem:
                 raise Incomparable(f"two runs of it disagree: the second {problem}")
             self._expected = expected

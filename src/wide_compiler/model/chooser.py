@@ -291,7 +291,7 @@ class Chooser:
         return self.plans[winner(timed, plain)]
 
     def _is_hopeless(self, plan: CallPlan) -> bool:
-        """Whether a strategy is so slow everywhere that it is not tried at single sites."""
+        """Return whether a strategy is so slow everywhere that it is not tried at single sites."""
         return self.contest.seconds.get(str(plan), 0.0) > HOPELESS * self._took(WIDE)
 
     def _took(self, plan: CallPlan) -> float:

@@ -41,9 +41,14 @@ class ExportedDoor(nn.Module):
 
 
 def export(
-    model: Any, path: str | Path | None = None, *, door: str = "shared", sample: Any = None,
-    sample_kwargs: dict[str, Any] | None = None, dynamic_batch: bool = True,
-) -> Any:  # fmt: skip
+    model: Any,
+    path: str | Path | None = None,
+    *,
+    door: str = "shared",
+    sample: Any = None,
+    sample_kwargs: dict[str, Any] | None = None,
+    dynamic_batch: bool = True,
+) -> Any:
     """Export the wide model as an `ExportedProgram`, or as an ONNX program if `path` ends in `.onnx`.
 
     Args:

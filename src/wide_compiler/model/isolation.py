@@ -108,14 +108,14 @@ def _kept_export_state() -> Iterator[None]:
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Whether the tensor holds data, without a transform, a trace or a tangent."""
+    """Return whether the tensor holds data, without a transform, a trace or a tangent."""
     if _functorch.is_functorch_wrapped_tensor(tensor) or _has_no_numbers(tensor):
         return False
     return forward_ad._current_level < 0 or forward_ad.unpack_dual(tensor).tangent is None
 
 
 def _has_no_numbers(tensor: Tensor) -> bool:
-    """Whether it is a fake tensor of a trace."""
+    """Return whether it is a fake tensor of a trace."""
     if type(tensor) in (Tensor, torch.nn.Parameter):
         return False
     from torch._subclasses.fake_tensor import FakeTensor

@@ -255,7 +255,7 @@ class LaneStore(Children, nn.Module):
         return [p for p in self.parameters() if has_lanes(p)]
 
     def has_lanes(self, path: str) -> bool:
-        """Whether a parameter is stacked `[N, ...]` rather than shared by all lanes."""
+        """Return whether a parameter is stacked `[N, ...]` rather than shared by all lanes."""
         return has_lanes(self.get_parameter(path))
 
     def _lane_number(self, lane: Any) -> int:

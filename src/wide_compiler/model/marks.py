@@ -23,7 +23,7 @@ def lane_mark(tensor: Tensor) -> LaneMark | None:
 
 
 def has_lanes(tensor: Tensor) -> bool:
-    """Whether the tensor is a wide model's parameter of shape `[N, ...]`."""
+    """Return whether the tensor is a wide model's parameter of shape `[N, ...]`."""
     mark = lane_mark(tensor)
     return mark is not None and mark.stacked
 
@@ -37,7 +37,7 @@ def mark_parameters(model: Any) -> None:
 
 
 def _in_registered(model: Any, path: str, parameter: Tensor) -> bool:
-    """Whether a parameter of a registered module has lanes, judged by name and shape."""
+    """Return whether a parameter of a registered module has lanes, judged by name and shape."""
     outer = model.registered.outer(path)
     if outer is None:
         return False

@@ -24,12 +24,12 @@ def lane_tensors(models: Sequence[nn.Module], slot: Slot) -> list[Tensor]:
 
 
 def is_one_object(tensors: Sequence[Tensor]) -> bool:
-    """Whether all lanes hold the same tensor object."""
+    """Return whether all lanes hold the same tensor object."""
     return len(tensors) > 1 and all(t is tensors[0] for t in tensors)
 
 
 def is_shared(models: Sequence[nn.Module], slot: Slot, tensors: Sequence[Tensor]) -> bool:
-    """Whether a tensor has no lane axis: one object in all lanes, or a constant buffer equal in all."""
+    """Return whether a tensor has no lane axis: one object in all lanes, or an equal constant buffer."""
     if is_one_object(tensors):
         return True
     if slot.kind == "parameter" or isinstance(models[0].get_submodule(slot.owner), _NormBase):

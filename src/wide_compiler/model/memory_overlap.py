@@ -81,7 +81,7 @@ class Writes:
 
 
 def overlap(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors have an element in common."""
+    """Return whether two tensors have an element in common."""
     (start, end), (other_start, other_end) = _bytes(a), _bytes(b)
     if start >= other_end or other_start >= end:
         return False

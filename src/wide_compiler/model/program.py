@@ -203,9 +203,14 @@ class LoopProgram:
         return {path: LaneParameter(path, t) for path, t in stacked.items() if isinstance(t, nn.Parameter)}
 
     def _lane_state(
-        self, member: nn.Module, states: Mapping[str, Any], parameters: dict[str, LaneParameter], lane: int,
-        n: int, returns: list[tuple[Tensor, Tensor]],
-    ) -> Any:  # fmt: skip
+        self,
+        member: nn.Module,
+        states: Mapping[str, Any],
+        parameters: dict[str, LaneParameter],
+        lane: int,
+        n: int,
+        returns: list[tuple[Tensor, Tensor]],
+    ) -> Any:
         assert self.names is not None
         names = self.names
 

@@ -128,7 +128,7 @@ class ProgramCache:
             ]
 
     def grad_mode(self) -> bool:
-        """Whether to capture with gradients: always, unless the members' code reads the gradient mode."""
+        """Return whether to capture with gradients: yes, unless the members' code reads the gradient mode."""
         return torch.is_grad_enabled() if self.grad_matters else True
 
     def adopt(self, other: "ProgramCache", graphs: bool = True) -> None:
@@ -286,9 +286,14 @@ class ProgramCache:
 
 
 def capture_members(
-    skeletons: Skeletons, lane_state: Callable[[int, str], Tensor], call: Call, kept: dict[str, str],
-    dynamic: list[set[int]], grad: bool, living: Sequence[nn.Module] | None = None,
-) -> Captured:  # fmt: skip
+    skeletons: Skeletons,
+    lane_state: Callable[[int, str], Tensor],
+    call: Call,
+    kept: dict[str, str],
+    dynamic: list[set[int]],
+    grad: bool,
+    living: Sequence[nn.Module] | None = None,
+) -> Captured:
     """Capture each variant of the members on its inputs, and combine the graphs into one.
 
     `living` are the original modules if they stay in use; the capture then depends on their state too.

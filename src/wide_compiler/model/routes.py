@@ -20,8 +20,10 @@ from .program import Call, WideProgram
 def split_feeds(
     graph: LaneGraph, n: int
 ) -> tuple[list[Any], list[tuple[int, str]], list[tuple[int, int]], list[int]]:
-    """A lane graph's arguments that never change (None for the others), and the positions of the others:
-    (position, path) of states, (position, index) of inputs, positions of seeds."""
+    """Return a lane graph's arguments that never change (None for the others), and where the others go.
+
+    The latter are (position, path) of states, (position, index) of inputs, and positions of seeds.
+    """
     template: list[Any] = [None] * len(graph.feeds)
     states, inputs, rng = [], [], []
     for position, (kind, key) in enumerate(graph.feeds):

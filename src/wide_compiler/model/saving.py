@@ -81,7 +81,8 @@ def _copy_in(model: Any, lane: int, member: nn.Module) -> None:
     for place in trunk:
         if not torch.equal(place.tensor, member.get_parameter(place.path)):
             raise InputError(
-                f"{place.path} is one parameter for all lanes (a shared trunk); this state has another"
+                f"{place.path} is one parameter for all lanes (a shared trunk), "
+                "and this state has other values for it"
             )
     with torch.no_grad():
         for slot in [slot for slot in slots(member) if slot.kind != "constant"]:  # not in a state_dict

@@ -193,7 +193,7 @@ def find_ties(scopes: Sequence[nn.Module]) -> None:
 
 
 def _alike(member: nn.Module, module: nn.Module) -> bool:
-    """Whether two modules are equal apart from tensors and train flags."""
+    """Return whether two modules are equal apart from tensors and train flags."""
     example = copy.deepcopy(member)
     for inner, other in zip(example.modules(), module.modules(), strict=False):
         inner.training = other.training

@@ -132,7 +132,7 @@ class MemberLoop:
 
     @staticmethod
     def can_run(captured: Captured) -> bool:
-        """Whether a graph can run per lane: no member runs as Python, and only its state is written."""
+        """Return whether a graph can run per lane: no member runs as Python, it writes only its state."""
         roots = [node for node in written_roots(captured.graph) if node.op == "placeholder"]
         return not captured.calls and all(node.name in captured.states for node in roots)
 

@@ -33,16 +33,22 @@ class WideModel(ProgrammedLanes):
     """N models of one architecture as one module.
 
     Four ways to call it, for any pytree of arguments:
-        wide(packed)        `[B, N*C, ...]` in and out, lane i in channel block i (see `pack`, `unpack`)
-        wide.each(xs, ys)   every argument a list of N, one per lane; returns a list of N outputs
-        wide.stacked(x)     `[N, B, ...]` in and out
-        wide.shared(x)      one input for all lanes; outputs `[N, B, ...]`
+
+    - `wide(packed)`: `[B, N*C, ...]` in and out, lane i in channel block i (see `pack`, `unpack`).
+    - `wide.each(xs, ys)`: every argument a list of N, one per lane; returns a list of N outputs.
+    - `wide.stacked(x)`: `[N, B, ...]` in and out.
+    - `wide.shared(x)`: one input for all lanes; outputs `[N, B, ...]`.
     """
 
     def __init__(
-        self, models: Sequence[nn.Module], sample: Any, sample_kwargs: Mapping[str, Any] | None = None,
-        config: WideConfig | None = None, views: bool = False, graph_passes: Sequence[Any] = (),
-    ):  # fmt: skip
+        self,
+        models: Sequence[nn.Module],
+        sample: Any,
+        sample_kwargs: Mapping[str, Any] | None = None,
+        config: WideConfig | None = None,
+        views: bool = False,
+        graph_passes: Sequence[Any] = (),
+    ):
         models = list(models)
         super().__init__(models, sample, sample_kwargs, config, graph_passes)
         self.routes = Routes()

@@ -44,7 +44,7 @@ def blocks(spans: Iterable[Span], gap: float = _GAP_SECONDS) -> list[SignalBlock
 
 
 def busy(spans: Iterable[Span], start: float, end: float) -> dict[int, float]:
-    """Each worker's share of the time from `start` to `end` spent in ops, without transfers."""
+    """Return each worker's share of the time from `start` to `end` spent in ops, without transfers."""
     total: dict[int, float] = {}
     for s in spans:
         if s.op in _TRANSFERS:

@@ -74,12 +74,12 @@ class WorkerWatch:
 
 
 def folder() -> Path:
-    """The folder of this user's sockets; created on first use."""
+    """Return the folder of this user's sockets; it is created on first use."""
     path = Path(tempfile.gettempdir()) / f"wide_compiler-{os.getuid()}"
     path.mkdir(mode=0o700, exist_ok=True)
     found = path.lstat()
     if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) != 0o700 or not stat.S_ISDIR(found.st_mode):
-        raise PermissionError(f"{path} is not a folder that only this user may enter")
+        raise PermissionError(f"{path} is not a folder that only this user may enter; remove it")
     return path
 
 
@@ -147,8 +147,8 @@ class Endpoint:
             time.sleep(_FRAME_SECONDS)
             frame = self._frame(watch)
             with self._lock:
-                still = [(c, self._send(c, known, watch, *frame)) for c, known in self._clients]
-                self._clients = [(c, known) for c, known in still if known is not None]
+                sent = [(c, self._send(c, known, watch, *frame)) for c, known in self._clients]
+                self._clients = [(c, known) for c, known in sent if known is not None]
                 if not self._clients:
                     self._publishing = False
                     break

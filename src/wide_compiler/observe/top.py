@@ -81,19 +81,19 @@ def table(pid: int, rates: Rates) -> Table:
     rows = rates.rows()
     meshes = ", ".join("{" + ", ".join(map(str, m)) + "}" for m in rates.about.get("meshes", []))
     made = Table(
-        title=f"process {pid}, {rates.about.get('workers', 0)} workers, meshes {meshes}", title_justify="left"
+        title=f"process {pid}, {rates.about.get('workers', 0)} workers, meshes {meshes}",
+        title_justify="left",
+        box=None,
+        padding=(0, 1, 0, 0),
     )
-    made.add_column("worker", justify="right")
-    made.add_column("busy")
-    for name in ("ops/s", "sent/s", "live tensors", "memory"):
-        made.add_column(name, justify="right")
-    made.add_column("mostly")
-    made.add_column("device")
+    for name in ("worker", "busy", "ops/s", "sent/s", "tensors", "memory", "mostly", "device"):
+        words = name in ("busy", "mostly", "device")
+        made.add_column(name, justify="left" if words else "right", no_wrap=name != "mostly")
     for row in rows:
-        bar = "█" * round(10 * row["busy"])
+        bar = "█" * round(5 * row["busy"])
         made.add_row(
             str(row["worker"]),
-            f"[green]{bar:<10}[/] {row['busy']:>4.0%}",
+            f"[green]{bar:<5}[/] {row['busy']:>4.0%}",
             f"{row['ops_per_s']:,.0f}",
             _bytes(row["bytes_per_s"]),
             str(row["live_tensors"]),

@@ -46,7 +46,7 @@ class Live:
         self.ended = True
 
     def state(self, since: float) -> dict[str, Any]:
-        """The state as JSON types, without blocks that ended before `since` (seconds since the epoch)."""
+        """Return the state as JSON types, without blocks that ended before `since` (epoch seconds)."""
         with self._lock:
             about = self.rates.about
             signals = about.get("signals", {})
@@ -102,7 +102,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def serve(pid: int | None, port: int) -> Server:
-    """A server for the page of a running script; `serve_forever()` runs it. Port 0 is any free port."""
+    """Return a server for the page of a script; `serve_forever()` runs it. Port 0 is any free port."""
     pid, socket = choose(pid)
     try:
         server = Server(("127.0.0.1", port), Handler)

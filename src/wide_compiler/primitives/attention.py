@@ -22,10 +22,17 @@ ATTENTION_STRATEGIES = ("fused", "tensor_core", "sequential")
 
 
 def wide_sdpa(
-    q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
-    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False, strategy: str = "auto",
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    strategy: str = "auto",
     mask_wide: bool = True,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Run `F.scaled_dot_product_attention` in every lane: `[N, *, L, Ev]`.
 
     Args:
@@ -150,10 +157,16 @@ class WideAttention(WideModule):
         return _additive(mask, dtype).reshape(lanes, batch, 1, 1, mask.shape[-1])
 
     def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None = None,
-        need_weights: bool = True, attn_mask: Tensor | None = None, average_attn_weights: bool = True,
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
         is_causal: bool = False,
-    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    ) -> tuple[Tensor, Tensor | None]:
         """Run `nn.MultiheadAttention.forward` in every lane, with the same options.
 
         Args:
@@ -216,9 +229,17 @@ class WideAttention(WideModule):
 
 @rule(*ops("scaled_dot_product_attention.default"))
 def sdpa_rule(
-    b: Builder, q: Val, k: Val, v: Val, attn_mask=None, dropout_p: float = 0.0, is_causal: bool = False,
-    *, scale=None, enable_gqa: bool = False,
-) -> Val:  # fmt: skip
+    b: Builder,
+    q: Val,
+    k: Val,
+    v: Val,
+    attn_mask=None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale=None,
+    enable_gqa: bool = False,
+) -> Val:
     own = q.value.is_cuda and q.value.dtype == torch.float32 and attn_mask is None and not dropout_p
     strategy = b.choose(WideAttention, "fused", None if own else ("fused", "sequential"))
     settings = (attn_mask, dropout_p, is_causal, scale, enable_gqa, strategy)

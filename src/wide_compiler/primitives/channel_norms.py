@@ -16,10 +16,15 @@ from ._module import WideModule, direct_rule
 
 
 def wide_batch_norm(
-    x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, running_mean: Tensor | None = None,
-    running_var: Tensor | None = None, training: bool = False, momentum: float | Tensor = 0.1,
+    x: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    training: bool = False,
+    momentum: float | Tensor = 0.1,
     eps: float = 1e-5,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Normalise every channel of every lane over the batch and the spatial axes.
 
     Args:
@@ -122,9 +127,15 @@ direct_rule("group_norm.default", WideGroupNorm)
 
 
 def wide_instance_norm(
-    x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, running_mean: Tensor | None = None,
-    running_var: Tensor | None = None, use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,
-) -> Tensor:  # fmt: skip
+    x: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
     """Normalise every channel of every sample of every lane of x `[N, B, C, *spatial]` over its spatial axes.
 
     With `use_input_stats` by the sample's statistics, else by the running ones. The other arguments are those

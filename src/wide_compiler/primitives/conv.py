@@ -67,9 +67,15 @@ def _spatial_rank(op: str, x: Tensor, weight: Tensor, strategy: str) -> tuple[in
 
 
 def _wide(
-    op: str, fn: Callable[..., Tensor], x: Tensor, weight: Tensor, bias: Tensor | None, kind: str,
-    groups: int, **options: Any,
-) -> Tensor:  # fmt: skip
+    op: str,
+    fn: Callable[..., Tensor],
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    kind: str,
+    groups: int,
+    **options: Any,
+) -> Tensor:
     """Run `fn` (plain or transposed convolution): fold lanes into channels, one call, unfold."""
     n, rank = check_lanes(op, x=x, weight=weight, bias=bias), weight.dim() - 3
     if x.dim() == rank + 2:  # unbatched member input [C, *spatial]
@@ -91,9 +97,15 @@ def _wide(
 
 
 def wide_conv(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Ints = 1, padding: Ints | str = 0,
-    dilation: Ints = 1, groups: int = 1, strategy: str = "auto",
-) -> Tensor:  # fmt: skip
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Ints = 1,
+    padding: Ints | str = 0,
+    dilation: Ints = 1,
+    groups: int = 1,
+    strategy: str = "auto",
+) -> Tensor:
     """Convolution in 1, 2 or 3 dimensions, each lane with its own kernel.
 
     Args:
@@ -134,9 +146,16 @@ def wide_conv(
 
 
 def wide_conv_transpose(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Ints = 1, padding: Ints = 0,
-    output_padding: Ints = 0, groups: int = 1, dilation: Ints = 1, strategy: str = "auto",
-) -> Tensor:  # fmt: skip
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Ints = 1,
+    padding: Ints = 0,
+    output_padding: Ints = 0,
+    groups: int = 1,
+    dilation: Ints = 1,
+    strategy: str = "auto",
+) -> Tensor:
     """Transposed convolution in 1, 2 or 3 dimensions, each lane with its own kernel, as `wide_conv`.
 
     The weight is `[N, C, O/groups, *kernel]`; the strategies are "grouped", "channels_last", "sequential" and
@@ -150,9 +169,15 @@ def wide_conv_transpose(
 
 
 def shared_conv(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Ints = 1, padding: Ints | str = 0,
-    dilation: Ints = 1, groups: int = 1, strategy: str = "auto",
-) -> Tensor:  # fmt: skip
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Ints = 1,
+    padding: Ints | str = 0,
+    dilation: Ints = 1,
+    groups: int = 1,
+    strategy: str = "auto",
+) -> Tensor:
     """Run `wide_conv` on an input shared by all lanes.
 
     With groups == 1 this is one ordinary convolution with N*O output channels, so the input `[B, C,

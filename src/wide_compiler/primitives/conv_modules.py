@@ -152,9 +152,16 @@ def conv_rule(
 
 @rule(*ops("conv_transpose1d", "conv_transpose2d.input", "conv_transpose3d.input"))
 def conv_transpose_rule(
-    b: Builder, x: Val, weight: Val, bias: Val | None = None, stride=1, padding=0, output_padding=0, groups=1,
+    b: Builder,
+    x: Val,
+    weight: Val,
+    bias: Val | None = None,
+    stride=1,
+    padding=0,
+    output_padding=0,
+    groups=1,
     dilation=1,
-) -> Val:  # fmt: skip
+) -> Val:
     rank = weight.rank - 2
     primitive = _WIDE_CONV_TRANSPOSE[rank]
     strategy = b.choose(primitive, auto_strategy(rank, x.value))

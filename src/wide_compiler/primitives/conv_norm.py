@@ -18,9 +18,16 @@ aten = torch.ops.aten
 
 
 def wide_conv_norm(
-    x: Tensor, weight: Tensor, bias: Tensor | None, stride: tuple[int, ...], padding: tuple[int, ...],
-    dilation: tuple[int, ...], norm: tuple | None, residual: Tensor | None, relu: bool,
-) -> Tensor:  # fmt: skip
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    dilation: tuple[int, ...],
+    norm: tuple | None,
+    residual: Tensor | None,
+    relu: bool,
+) -> Tensor:
     """Compute `relu(batch_norm(conv(x)) + residual)` in every lane; norm, residual and relu are optional.
 
     No gradients flow through it. `norm` is (weight, bias, running mean, running variance, eps) of the batch

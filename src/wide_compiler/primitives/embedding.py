@@ -86,9 +86,15 @@ def positive_padding(op: str, padding_idx: int | None, rows: int) -> int | None:
 
 
 def wide_embedding(
-    indices: Tensor, weight: Tensor, padding_idx: int | None = None, strategy: str = "auto", *,
-    max_norm: float | None = None, norm_type: float = 2.0, scale_grad_by_freq: bool = False,
-) -> Tensor:  # fmt: skip
+    indices: Tensor,
+    weight: Tensor,
+    padding_idx: int | None = None,
+    strategy: str = "auto",
+    *,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+) -> Tensor:
     """Look up rows of weight `[N, V, D]` by indices `[N, *]`, each lane in its own table: `[N, *, D]`.
 
     Args:
@@ -186,9 +192,13 @@ class WideEmbedding(WideTable):
 
 @rule(*ops("embedding.default"))
 def embedding_rule(
-    b: Builder, weight: Val, indices: Val, padding_idx: int = -1, scale_grad_by_freq: bool = False,
+    b: Builder,
+    weight: Val,
+    indices: Val,
+    padding_idx: int = -1,
+    scale_grad_by_freq: bool = False,
     sparse: bool = False,
-) -> Val | None:  # fmt: skip
+) -> Val | None:
     # `sparse` is ignored: a stacked table has a dense gradient with the same values.
     if scale_grad_by_freq:
         return None

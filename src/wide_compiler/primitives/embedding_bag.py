@@ -55,11 +55,19 @@ def _flat_offsets(offsets: Tensor, length: int, include_last_offset: bool) -> Te
 
 
 def wide_embedding_bag(
-    indices: Tensor, weight: Tensor, offsets: Tensor | None = None, mode: str = "mean",
-    per_sample_weights: Tensor | None = None, padding_idx: int | None = None,
-    include_last_offset: bool = False, strategy: str = "auto", *, max_norm: float | None = None,
-    norm_type: float = 2.0, scale_grad_by_freq: bool = False,
-) -> Tensor:  # fmt: skip
+    indices: Tensor,
+    weight: Tensor,
+    offsets: Tensor | None = None,
+    mode: str = "mean",
+    per_sample_weights: Tensor | None = None,
+    padding_idx: int | None = None,
+    include_last_offset: bool = False,
+    strategy: str = "auto",
+    *,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+) -> Tensor:
     """Sum, mean or maximum of the rows of each bag, each lane with its own table: `[N, B, D]`.
 
     Args:
@@ -106,9 +114,13 @@ def wide_embedding_bag(
 
 
 def _flat_bags(
-    indices: Tensor, weight: Tensor, offsets: Tensor | None, per_sample_weights: Tensor | None,
-    include_last_offset: bool, options: dict[str, Any],
-) -> Tensor:  # fmt: skip
+    indices: Tensor,
+    weight: Tensor,
+    offsets: Tensor | None,
+    per_sample_weights: Tensor | None,
+    include_last_offset: bool,
+    options: dict[str, Any],
+) -> Tensor:
     """Run all lanes' bags in one call; arguments and result as in `wide_embedding_bag`."""
     rows = flat_indices(indices, weight.shape[1])
     padding_idx = options["padding_idx"]
@@ -145,9 +157,17 @@ _MODES = ("sum", "mean", "max")
 
 @rule(*ops("embedding_bag.default", "embedding_bag.padding_idx"))
 def embedding_bag_rule(
-    b: Builder, weight: Val, indices: Val, offsets: Val, scale_grad_by_freq: bool = False, mode: int = 0,
-    sparse: bool = False, per_sample_weights=None, include_last_offset: bool = False, padding_idx=None,
-) -> Val | None:  # fmt: skip
+    b: Builder,
+    weight: Val,
+    indices: Val,
+    offsets: Val,
+    scale_grad_by_freq: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    per_sample_weights=None,
+    include_last_offset: bool = False,
+    padding_idx=None,
+) -> Val | None:
     if scale_grad_by_freq:
         return None
     strategy = b.choose(WideEmbeddingBag, "indexed")

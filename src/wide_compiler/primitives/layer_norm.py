@@ -23,9 +23,12 @@ def lane_affine(y: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor
 
 
 def wide_layer_norm(
-    x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, bias: Tensor | None = None,
+    x: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
     eps: float = 1e-5,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Layer norm of x `[N, *, *normalized_shape]` over the last axes.
 
     Each lane has its own scale and shift `[N, *normalized_shape]`, or none. `normalized_shape` is that of one

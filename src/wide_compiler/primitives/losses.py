@@ -65,9 +65,14 @@ def margin_loss_of_rows(x: Tensor, target: Tensor, reduction: int) -> Tensor:
 
 @rule(*ops("cross_entropy_loss.default"))
 def cross_entropy(
-    b: Builder, x: Val, target: Val, weight: Val | None = None, reduction: int = MEAN,
-    ignore_index: int = -100, label_smoothing: float = 0.0,
-) -> Val:  # fmt: skip
+    b: Builder,
+    x: Val,
+    target: Val,
+    weight: Val | None = None,
+    reduction: int = MEAN,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+) -> Val:
     x, target = b.wide(x), b.wide(target)
     logp = b.call(torch.log_softmax, x, 2 if x.rank > 1 else 1)
     if target.value.is_floating_point():
@@ -77,9 +82,13 @@ def cross_entropy(
 
 @lane_rule("nll_loss.default", "nll_loss_nd.default", "nll_loss2d.default")
 def class_loss(
-    logp: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = MEAN,
-    ignore_index: int = -100, smoothing: float = 0.0,
-) -> Tensor:  # fmt: skip
+    logp: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    reduction: int = MEAN,
+    ignore_index: int = -100,
+    smoothing: float = 0.0,
+) -> Tensor:
     """Negative log likelihood of logp `[N, B, C, *]` (or `[N, C]`), classes `[N, B, *]`, weight `[N, C]`."""
     single = logp.dim() == 2
     if single:

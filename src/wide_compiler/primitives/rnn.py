@@ -16,9 +16,18 @@ RNN_STRATEGIES = ("batched", "persistent", "sequential")
 
 
 def _wide_rnn(
-    kind: Kind, x: Tensor, hx: State | None, weights: Sequence[Tensor], num_layers: int, bidirectional: bool,
-    batch_first: bool, has_biases: bool, dropout: float, train: bool, strategy: str,
-) -> tuple[Tensor, State]:  # fmt: skip
+    kind: Kind,
+    x: Tensor,
+    hx: State | None,
+    weights: Sequence[Tensor],
+    num_layers: int,
+    bidirectional: bool,
+    batch_first: bool,
+    has_biases: bool,
+    dropout: float,
+    train: bool,
+    strategy: str,
+) -> tuple[Tensor, State]:
     """Run any of the three networks; returns the output and the last states, `[N, K, B, H]` each."""
     op = kind.name
     if not isinstance(x, Tensor):
@@ -69,10 +78,17 @@ def _wide_rnn(
 
 
 def wide_lstm(
-    x: Tensor, hx: tuple[Tensor, Tensor] | None, weights: Sequence[Tensor], num_layers: int = 1,
-    bidirectional: bool = False, batch_first: bool = False, has_biases: bool = True, dropout: float = 0.0,
-    train: bool = False, strategy: str = "auto",
-) -> tuple[Tensor, tuple[Tensor, Tensor]]:  # fmt: skip
+    x: Tensor,
+    hx: tuple[Tensor, Tensor] | None,
+    weights: Sequence[Tensor],
+    num_layers: int = 1,
+    bidirectional: bool = False,
+    batch_first: bool = False,
+    has_biases: bool = True,
+    dropout: float = 0.0,
+    train: bool = False,
+    strategy: str = "auto",
+) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """LSTM, each lane with its own weights.
 
     Args:
@@ -94,10 +110,17 @@ def wide_lstm(
 
 
 def wide_gru(
-    x: Tensor, hx: Tensor | None, weights: Sequence[Tensor], num_layers: int = 1, bidirectional: bool = False,
-    batch_first: bool = False, has_biases: bool = True, dropout: float = 0.0, train: bool = False,
+    x: Tensor,
+    hx: Tensor | None,
+    weights: Sequence[Tensor],
+    num_layers: int = 1,
+    bidirectional: bool = False,
+    batch_first: bool = False,
+    has_biases: bool = True,
+    dropout: float = 0.0,
+    train: bool = False,
     strategy: str = "auto",
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:
     """GRU, each lane with its own weights; arguments as in `wide_lstm`, with one state `[N, K, B, H]`."""
     settings = (num_layers, bidirectional, batch_first, has_biases, dropout, train, strategy)
     y, (h,) = _wide_rnn(GRU, x, None if hx is None else (hx,), weights, *settings)
@@ -105,10 +128,18 @@ def wide_gru(
 
 
 def wide_rnn(
-    x: Tensor, hx: Tensor | None, weights: Sequence[Tensor], num_layers: int = 1, bidirectional: bool = False,
-    batch_first: bool = False, has_biases: bool = True, dropout: float = 0.0, train: bool = False,
-    nonlinearity: str = "tanh", strategy: str = "auto",
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    x: Tensor,
+    hx: Tensor | None,
+    weights: Sequence[Tensor],
+    num_layers: int = 1,
+    bidirectional: bool = False,
+    batch_first: bool = False,
+    has_biases: bool = True,
+    dropout: float = 0.0,
+    train: bool = False,
+    nonlinearity: str = "tanh",
+    strategy: str = "auto",
+) -> tuple[Tensor, Tensor]:
     """Elman network with nonlinearity "tanh" or "relu"; other arguments as in `wide_gru`."""
     if nonlinearity not in RNN:
         raise ArgumentError(f"wide_rnn: expected nonlinearity 'tanh' or 'relu', got {nonlinearity!r}")

@@ -175,9 +175,15 @@ def _run_persistent(
 
 
 def run_layers(
-    kind: Kind, x: Tensor, state: State, layers: list[LayerWeights], directions: int, time: int,
-    dropout: float, persistent: bool,
-) -> tuple[Tensor, State]:  # fmt: skip
+    kind: Kind,
+    x: Tensor,
+    state: State,
+    layers: list[LayerWeights],
+    directions: int,
+    time: int,
+    dropout: float,
+    persistent: bool,
+) -> tuple[Tensor, State]:
     """Run all layers; x as in `_run_layer` with N lanes, state `[N, K, B, H]` each."""
     n = x.shape[0]
     finals: list[State] = []

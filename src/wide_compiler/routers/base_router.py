@@ -151,11 +151,11 @@ class BaseRouter(nn.Module):
         return module
 
     def has(self, name: str) -> bool:
-        """Whether a component or object has this name."""
+        """Return whether a component or object has this name."""
         return self._modules.get(name) is not None or name in self._kept_objects
 
     def get(self, name: str) -> Any:
-        """The component or object of this name, or None."""
+        """Return the component or object of this name, or None."""
         return self[name] if self.has(name) else None
 
     def __contains__(self, name: object) -> bool:
@@ -206,7 +206,7 @@ class BaseRouter(nn.Module):
             _LEFT[0] = True
 
     def cache_get(self, key: str, default: Any = None) -> Any:
-        """The tensor stored under `key` in this forward, or `default`."""
+        """Return the tensor stored under `key` in this forward, or `default`."""
         return self._router_cache.get(key, default)
 
     def cache_clear(self, recursive: bool = True) -> None:

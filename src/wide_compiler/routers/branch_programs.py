@@ -49,7 +49,7 @@ class BranchPrograms(ProgramCache):
         self.banned: set[str] = set()
 
     def program(self, mode: Any, call: Call) -> Any:
-        """A `Rewritten` for this call, or an `InSequence` with the reason for the loop."""
+        """Return a `Rewritten` for this call, or an `InSequence` with the reason for the loop."""
         key = (mode, tuple(call.member_shapes), call.wide)
         return self.find(key) or self.build(key, call, None)
 
@@ -123,7 +123,7 @@ class BranchPrograms(ProgramCache):
         return InSequence(str(failure))
 
     def plan(self, program: Any) -> Plan:
-        """The plan of a program, with the measurements so far."""
+        """Return the plan of a program, with the measurements so far."""
         name = type(self.model).__name__
         if isinstance(program, InSequence):
             return Plan([*self.declined, *stacked_already(self.model)], program.why, name)

@@ -77,5 +77,5 @@ def _look(value: Any) -> str:
 
 
 def _remembers(module: nn.Module) -> bool:
-    """Whether a call may change the next one: in training mode with buffers."""
+    """Return whether a call may change the next one: in training mode with buffers."""
     return any(part.training and any(True for _ in part.buffers(recurse=False)) for part in module.modules())

@@ -19,7 +19,7 @@ _CONSTANTS = (type(None), bool, int, float, str)
 
 
 def tensors_in(values: Sequence[Any]) -> tuple[Tensor, ...]:
-    """The plain tensors among the arguments."""
+    """Return the plain tensors among the arguments."""
     return tuple([x for x in values if type(x) is Tensor])
 
 
@@ -29,7 +29,7 @@ def _constants_in(values: Sequence[Any]) -> list[tuple[int, Any]]:
 
 
 def _constant(x: Any) -> Any:
-    """Type and value of a plain constant, as text: -0.0 == 0.0 and True == 1; None for anything else."""
+    """Return type and value of a constant as text (-0.0 == 0.0, True == 1); None for anything else."""
     return (type(x), str(x)) if type(x) in _CONSTANTS else None
 
 
@@ -46,7 +46,7 @@ class SameLook:
         self.grad, self.modes = torch.is_grad_enabled(), ambient_modes()
 
     def holds(self, args: tuple, kwargs: dict) -> bool:
-        """Whether this call looks like the first one."""
+        """Return whether this call looks like the first one."""
         if len(args) != self.count or tuple(kwargs) != self.keywords:
             return False
         values = (*args, *kwargs.values()) if kwargs else args
@@ -86,7 +86,7 @@ class KnownCalls:
         return type(self), ()
 
     def find(self, circumstances: Any, args: tuple, kwargs: dict) -> Any:
-        """What ran an earlier call that looks like this one; None if there is none."""
+        """Return what ran an earlier call that looks like this one; None if there is none."""
         latest = self.latest
         if latest is not None and latest[0] == circumstances and latest[1].holds(args, kwargs):
             return latest[2]
@@ -124,7 +124,7 @@ def _look(x: Any) -> Any:
 
 
 def first_that(known: list[Any], holds: Callable[[Any], bool]) -> Any:
-    """The first entry that holds, moved to the front; None if there is none."""
+    """Return the first entry that holds, moved to the front; None if there is none."""
     for position, entry in enumerate(known):
         if holds(entry):
             if position:
@@ -154,14 +154,14 @@ class Calls:
 
     @classmethod
     def shared(cls, args: tuple, kwargs: dict) -> "Calls":
-        """A call with the same arguments for every lane."""
+        """Return a call with the same arguments for every lane."""
         call = call_of(args, kwargs)
         tensors = call.tensors
         own = lambda: cls.shared(*_tree.tree_map(without_history, (args, kwargs)))  # noqa: E731
         return cls(call, lambda lane: (args, kwargs), tensors, lambda: tensors, own)
 
     def some(self, lanes: list[int]) -> "Calls":
-        """The call restricted to some of the lanes that run."""
+        """Return the call restricted to some of the lanes that run."""
         flags = iter(self.call.wide)
         leaves = [
             (torch.stack([x[lane] for lane in lanes]) if next(flags) else x) if isinstance(x, Tensor) else x
@@ -175,7 +175,7 @@ class Calls:
 
 
 def call_of(args: tuple, kwargs: dict) -> Call:
-    """A call whose tensors have no lanes."""
+    """Return a call whose tensors have no lanes."""
     leaves, spec = _tree.flatten((args, kwargs))
     wide = (False,) * sum(isinstance(leaf, Tensor) for leaf in leaves)
     return Call(leaves, spec, wide, _tree.signature((args, kwargs)))

@@ -49,7 +49,7 @@ class CompileRouter:
         return router
 
     def compile_towers(self, sample: Any = None, sample_kwargs: Mapping[str, Any] | None = None) -> Plan:
-        """The plan: from the sample, or the last call, else a guess from the modules' structure."""
+        """Return the plan: from the sample, or the last call, else a guess from the modules' structure."""
         if sample is not None or sample_kwargs:
             self.planned.settle(call_of(*normalize_sample(sample, sample_kwargs)))
         return self.plan
@@ -61,7 +61,7 @@ class CompileRouter:
         return self.planned.plan or Plan(alike_modules(self.model), name=name, settled=False)
 
     def compile(self, mode: str | None = None, **options: Any) -> nn.Module:
-        """A module that runs the plan; with a mode or options, compiled by `torch.compile` as well.
+        """Return a module that runs the plan; with a mode or options, compiled by `torch.compile` as well.
 
         Returns the model itself if a sample has shown that nothing can be joined.
         """
@@ -73,7 +73,7 @@ class CompileRouter:
         return torch.compile(model, mode=mode, **options)  # type: ignore[return-value]
 
     def explain(self) -> Plan:
-        """The plan, with how each group ran in the last call."""
+        """Return the plan, with how each group ran in the last call."""
         return self.plan
 
     def print_stages(self) -> None:

@@ -41,7 +41,7 @@ class Dependencies:
             self.before[other].add(node)
 
     def order(self, group_of: Mapping[fx.Node, int]) -> list[list[fx.Node]]:
-        """A topological order of the nodes, with each group as one entry."""
+        """Return a topological order of the nodes, with each group as one entry."""
         unit_of: dict[fx.Node, list[fx.Node]] = {}
         groups: dict[int, list[fx.Node]] = {}
         for node in self.nodes:

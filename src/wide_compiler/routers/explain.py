@@ -44,7 +44,7 @@ class GroupRow(Row):
         why: str = "",
         **more: Any,
     ) -> Self:
-        """The row of modules of one structure, with the number of their parameters."""
+        """Return the row of modules of one structure, with the number of their parameters."""
         count = sum(p.numel() for module in modules for p in module.parameters())
         return cls.of(tuple(paths), how, why, op=type(modules[0]).__name__, parameters=count, **more)
 
@@ -57,7 +57,7 @@ class GroupRow(Row):
         return len(self.towers)
 
     def below(self, path: str) -> Self:
-        """The row with paths relative to a parent model that holds this model at `path`."""
+        """Return the row with paths relative to a parent model that holds this model at `path`."""
         towers = tuple(f"{path}.{tower}" if tower else path for tower in self.towers)
         return replace(self, path=_shortened(towers), towers=towers)
 

@@ -66,7 +66,7 @@ class Formation:
                 self.memory.take_in(group.living)
 
     def holds_for(self, towers: Mapping[str, nn.Module]) -> bool:
-        """Whether the formation is still valid for these towers."""
+        """Return whether the formation is still valid for these towers."""
         return self.towers == towers and self.guard.holds()
 
     def run(self, names: tuple[str, ...], args: tuple, kwargs: dict) -> dict[str, Any]:

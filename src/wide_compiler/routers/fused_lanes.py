@@ -40,7 +40,7 @@ class Source:
         self.is_large = self.memory is not None and is_large(self.memory)
 
     def stacked(self, lent: Lent | None) -> Tensor:
-        """The stacked tensor `[n, ...]`; while gradients are recorded, stacked memory is lent via `lent`."""
+        """Return the stacked tensor `[n, ...]`; under gradients, stacked memory is lent via `lent`."""
         if self.memory is not None:
             if self.written or not torch.is_grad_enabled():
                 return self.memory
@@ -95,7 +95,7 @@ class Fused:
         self.run, self.rows, self.plan = tuned.run, tuned.graph.rows, tuned.plan
 
     def arguments(self, tensors: Sequence[Tensor], lent: Lent | None = None) -> list[Any]:
-        """The arguments of the lane graph."""
+        """Return the arguments of the lane graph."""
         if self.memory is not None and self.guard is not None and self.guard.generation != self.generation:
             self.generation = self.guard.generation
             for source in self.sources:
@@ -110,12 +110,12 @@ class Fused:
         return arguments
 
     def states(self) -> list[Tensor]:
-        """The towers' tensors that the graph reads."""
+        """Return the towers' tensors that the graph reads."""
         wide = [tensor for source in self.sources for tensor in source.tensors()]
         return wide + [home[name] for _, home, name in self.single]
 
     def written(self) -> list[Written]:
-        """The towers' tensors that the graph writes."""
+        """Return the towers' tensors that the graph writes."""
         return [Written(*home) for source in self.sources if source.written for home in source.homes]
 
     def __call__(self, tensors: Sequence[Tensor]) -> list[Any]:
@@ -123,7 +123,7 @@ class Fused:
         return results if self.fills is None else leave_in_caches(self.fills, results)
 
     def stacked(self, tensors: Sequence[Tensor]) -> Any:
-        """The output of all lanes, tensors `[n, ...]`."""
+        """Return the output of all lanes, tensors `[n, ...]`."""
         lent = Lent(self.lends_leaves) if torch.is_grad_enabled() else None
         arguments = self.arguments(tensors, lent)
         result = self.program.run_way(self.run, arguments)

@@ -21,6 +21,6 @@ class WideRouter(wide_router.WideRouter):
     def wide_forward(  # type: ignore[override]
         self, x: Any, tower_names: Any = None, mask: Any = None, **kwargs: Any
     ) -> dict[str, Any]:
-        """The towers' opinions by name."""
+        """Return the towers' opinions by name."""
         outputs = super().wide_forward(x, mask, tower_names, **kwargs)
         return {name: out[0] if isinstance(out, tuple) else out for name, out in outputs.items()}

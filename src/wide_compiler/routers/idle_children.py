@@ -11,7 +11,7 @@ from ..capture import clone_member, structure
 
 
 def without_children(tower: nn.Module, names: Collection[str]) -> nn.Module:
-    """A shallow copy of the module without these children; everything else is shared with it."""
+    """Return a shallow copy of the module without these children; everything else is shared with it."""
     new = object.__new__(type(tower))
     new.__dict__.update(tower.__dict__)
     new.__dict__["_modules"] = {name: m for name, m in tower._modules.items() if name not in names}
@@ -30,7 +30,7 @@ def _kind(child: nn.Module | None) -> Any:
 
 
 def idle_children(tower: nn.Module, names: Collection[str], args: tuple, kwargs: dict) -> frozenset[str]:
-    """The children in `names` whose removal changes no output. Runs copies of the tower."""
+    """Return the children in `names` whose removal changes no output. Runs copies of the tower."""
     expected = _run(tower, args, kwargs)
     if expected is None:
         return frozenset()
@@ -44,7 +44,7 @@ def idle_children(tower: nn.Module, names: Collection[str], args: tuple, kwargs:
 
 
 def _run(tower: nn.Module, args: tuple, kwargs: dict) -> list[Any] | None:
-    """The leaves of its output; None if it raises, as it does if a used child is missing."""
+    """Return the leaves of its output; None if it raises, as it does if a used child is missing."""
     own = _tree.tree_map(lambda x: x.detach().clone() if isinstance(x, Tensor) else x, (args, kwargs))
     try:
         copy = clone_member(tower)

@@ -51,7 +51,7 @@ class Piecewise:
         return self.shadow(*args, **kwargs)
 
     def plan(self, name: str) -> Plan:
-        """The plan of all parts."""
+        """Return the plan of all parts."""
         rows: list[Any] = [group.explain() for group in self.groups]
         declined: list[Any] = [Declined.of(("",), "loop", self.why, op=name)]
         for path, part in self.parts.items():
@@ -86,7 +86,7 @@ def in_pieces(
     part_of: Callable[[nn.Module], Any],
     config: WideConfig,
 ) -> Piecewise | None:
-    """The model with its parts run by plans; None if nothing can be joined.
+    """Return the model with its parts run by plans; None if nothing can be joined.
 
     Args:
         part_of: returns the `PlannedModel` of a submodule.

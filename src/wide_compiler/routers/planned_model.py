@@ -35,7 +35,7 @@ class Ran:
         self.guarded = self.together and isinstance(program, Rewritten)
 
     def holds(self) -> bool:
-        """Whether the model has not changed since."""
+        """Return whether the model has not changed since."""
         return not self.guarded or self.programs.guard.holds()
 
 
@@ -97,7 +97,7 @@ class PlannedModel(nn.Module):
             return self.original(*args, **kwargs)
 
     def settle(self, call: Call) -> Ran:
-        """The program for a call: cached, or built, compared with the original, and timed."""
+        """Return the program for a call: cached, or built, compared with the original, and timed."""
         with CAPTURE:  # one thread at a time builds plans
             programs = self._current()
             kinds = tuple((t.dtype, t.device, t.requires_grad) for t in call.tensors)

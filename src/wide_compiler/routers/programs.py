@@ -60,7 +60,7 @@ def _cannot_be_shared(program: WideProgram, model: Any) -> str:
 
 
 def some_lanes(program: WideProgram, lanes: tuple[int, ...], n: int) -> WideProgram:
-    """The program restricted to some of its lanes: per-lane constants are selected."""
+    """Return the program restricted to some of its lanes: per-lane constants are selected."""
     captured, graph = program.captured, program.graph
     per_lane = graph.lane_data or any(isinstance(leaf, LaneValues) for leaf in captured.out_statics)
     if lanes == tuple(range(n)) or not per_lane:

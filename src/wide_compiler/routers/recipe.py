@@ -104,14 +104,14 @@ def parts_of(path: str) -> Parts:
 
 
 def _is_atomic(value: Any) -> bool:
-    """Whether it is a number, a string or a tuple of them, which equality describes completely."""
+    """Return whether it is a number, a string or a tuple of them, which equality describes completely."""
     if type(value) is tuple:
         return all(map(_is_atomic, value))
     return isinstance(value, (*ATOMS, type))
 
 
 def _pinned(value: Any) -> Any:
-    """The value as a constant of the trace: the tracer may make an integer dynamic once it has changed."""
+    """Return the value as a constant of the trace: a changed integer may become dynamic there."""
     if isinstance(value, dict):
         return tuple([(key, _pinned(item)) for key, item in value.items()])
     if isinstance(value, (list, tuple)):
@@ -120,7 +120,7 @@ def _pinned(value: Any) -> Any:
 
 
 def _guarded(value: Any) -> bool:
-    """Whether the tracer can guard the value."""
+    """Return whether the tracer can guard the value."""
     leaves = (
         value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else [value]
     )

@@ -48,7 +48,7 @@ class Rehearsal:
         return enter
 
     def candidates(self, banned: Collection[str]) -> dict[str, str]:
-        """The outermost modules called like another module (or called twice), without those in `banned`."""
+        """Return the outermost modules called like another one, or twice, without those in `banned`."""
         calls = [(path, look) for (path, _), look in self.looks.items() if path and path not in banned]
         sorts = Counter((self.structures[path], look) for path, look in calls)
         alike = {p for p, look in calls if sorts[self.structures[p], look] > 1 and self._eligible(p)}
@@ -96,7 +96,7 @@ class Rehearsal:
         return before
 
     def loose(self, kept: Collection[str], banned: Collection[str]) -> tuple[set[str], list[Declined]]:
-        """The modules of `kept` that cannot be joined with another, and why. A call is one unit.
+        """Return the modules of `kept` that cannot be joined with another, and why. A call is one unit.
 
         Modules that could be joined with a module inside another one of `kept`, if that were not kept whole,
         are returned only when no others are left.
@@ -127,7 +127,7 @@ class Rehearsal:
         return self.structures[call[0]], self.looks[call]
 
     def _depend(self, a: CallId, b: CallId) -> bool:
-        """Whether one of two calls depends on the other."""
+        """Return whether one of two calls depends on the other."""
         ops, reached = self._reach
         return bool(reached.get(a, 0) & ops.get(b, 0) or reached.get(b, 0) & ops.get(a, 0))
 

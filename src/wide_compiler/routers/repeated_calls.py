@@ -31,7 +31,7 @@ class RepeatedCall:
         self.formation = formation if any(r and r.needs_guard for _, r, _ in self.steps) else None
 
     def run(self, towers: Towers, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any] | None:
-        """The outputs by name; None if the towers have changed."""
+        """Return the outputs by name; None if the towers have changed."""
         if self.towers is not towers and self.towers != towers:
             return None
         if self.formation is None:
@@ -68,7 +68,7 @@ class RouterCalls(KnownCalls):
         self.found: tuple[Towers, TableGuard] | None = None
 
     def towers(self, router: TowerHolder) -> Towers:
-        """The router's towers by name, searched again only if they may have changed."""
+        """Return the router's towers by name, searched again only if they may have changed."""
         if self.found is None or not self.found[1].holds():
             self.found = router._towers(), TableGuard(router.tables_of_towers())
         return self.found[0]

@@ -45,7 +45,7 @@ class Rewritten:
         return found or next(iter(self.verdicts.values()), None)
 
     def run(self, root: nn.Module, tensors: Sequence[Tensor]) -> Any:
-        """The model's output; `root` is the model, `tensors` are those of its arguments."""
+        """Return the model's output; `root` is the model, `tensors` are those of its arguments."""
         arguments: list[Any] = [root]
         for kind, place, name in self.feeds:
             arguments.append(tensors[place] if kind == "input" else getattr(walk(root, place), name))
@@ -153,7 +153,7 @@ def _undone_if_shapes_differ(program: Rewritten) -> Iterator[None]:
 
 
 def _home(model: nn.Module, kind: str, place: Any, name: str) -> tuple[dict[str, Any], str]:
-    """The dict that holds a tensor, and its key."""
+    """Return the dict that holds a tensor, and its key."""
     if kind == "input":
         return {}, ""
     tables = vars(walk(model, place))
@@ -162,7 +162,7 @@ def _home(model: nn.Module, kind: str, place: Any, name: str) -> tuple[dict[str,
 
 
 def _function(call: Any) -> Any:
-    """A function that runs an autograd function that was kept whole."""
+    """Return a function that runs an autograd function that was kept whole."""
 
     def run_function(tensors: list[Tensor], sizes: list[int]) -> list[Tensor]:
         return call.run(call.function, tensors, sizes)

@@ -153,7 +153,7 @@ class RowGroup:
 
 
 def _fits(inputs: Sequence[Tensor], counts: Sequence[int]) -> bool:
-    """Whether the rows fit into one tensor without much padding."""
+    """Return whether the rows fit into one tensor without much padding."""
     shape, dtype, device = inputs[0].shape[1:], inputs[0].dtype, inputs[0].device
     most = max(counts)
     full = most <= FEW_ROWS or most * len(counts) <= MOST_FILLED * sum(counts)

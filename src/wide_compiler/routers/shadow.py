@@ -96,14 +96,14 @@ def shadow(
 
 
 def original_of(value: Any) -> Any:
-    """The module of a shadow; any other value is returned as it is."""
+    """Return the module of a shadow; any other value is returned as it is."""
     return type(value)._shadow_original if isinstance(value, _Shadow) else value
 
 
 def shadow_of_tree(
     module: nn.Module, calls: Mapping[str, Callable[..., Any]], **methods: Callable[..., Any]
 ) -> Any:
-    """A shadow of `module` in which the modules at these paths run `calls` instead."""
+    """Return a shadow of `module` in which the modules at these paths run `calls` instead."""
     below: dict[str, dict[str, Callable[..., Any]]] = {}
     for path, call in calls.items():
         name, _, rest = path.partition(".")

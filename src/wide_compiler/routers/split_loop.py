@@ -40,7 +40,7 @@ RUN, SAFE = "_wide_run", "_wide_safe"
 
 
 def split_forward(forward: Any) -> Callable[..., Any] | None:
-    """The function with its loop split; None if it has no such loop.
+    """Return the function with its loop split; None if it has no such loop.
 
     Args:
         forward: a plain function, the `forward` of a module's class.
@@ -85,18 +85,18 @@ def _strip(function: ast.FunctionDef) -> None:
 
 
 def _compiled(tree: ast.Module, name: str) -> types.CodeType:
-    """The code object of the one function in `tree`."""
+    """Return the code object of the one function in `tree`."""
     code = compile(ast.fix_missing_locations(tree), name, "exec", dont_inherit=True)
     return next(constant for constant in code.co_consts if isinstance(constant, types.CodeType))
 
 
 def _is_text_of(tree: ast.Module, code: types.CodeType) -> bool:
-    """Whether the source compiles to `code`; the file may have changed, and names in a class are mangled."""
+    """Return whether the source compiles to `code`; the file may have changed, names may be mangled."""
     return _operations(_compiled(copy.deepcopy(tree), code.co_filename)) == _operations(code)
 
 
 def _operations(code: types.CodeType) -> list[tuple[str, str]]:
-    """The instructions of a code object, without those for calls, which depend on the file's imports."""
+    """Return the instructions of a code object, without those for calls, which depend on imports."""
     names = {"LOAD_METHOD": "LOAD_ATTR"}
     jumps = set(dis.hasjabs) | set(dis.hasjrel)
     return [
@@ -163,7 +163,7 @@ class _Split:
         return not (assigned | self.written) & reads  # type: ignore[operator]
 
     def _is_known(self, function: ast.expr) -> bool:
-        """Whether it is a torch function, a tensor method, or a builtin without side effects."""
+        """Return whether it is a torch function, a tensor method, or a builtin without side effects."""
         if isinstance(function, ast.Name):
             return function.id in _BUILTINS - self.globals.keys() - self.bound
         if not isinstance(function, ast.Attribute):
@@ -181,8 +181,10 @@ class _Split:
         return function.attr in _TENSOR_METHODS - _EFFECTS
 
     def statements(self) -> list[ast.stmt]:
-        """The loop as two loops, up to the calls and after them; at run time the original loop is used if the
-        second half writes memory that the first half reads."""
+        """Return two loops, up to the calls and after them.
+
+        At run time the original loop is used if the second half writes memory that the first half reads.
+        """
         names = sorted({name for s in self.before for name in _bound(s)} | _bound(self.loop.target))
         row = ", ".join(names) + ","
         function, argument = ast.unparse(self.call.func), ast.unparse(self.call.args[0])
@@ -221,7 +223,7 @@ class _Replace(ast.NodeTransformer):
 
 
 def memory_is_apart(written: Sequence[Any], read: Sequence[Any]) -> bool:
-    """Whether no tensor that is read shares memory with one that is written."""
+    """Return whether no tensor that is read shares memory with one that is written."""
     if not all(type(x) is Tensor for x in written):
         return False
     memory = {x.untyped_storage()._cdata for x in written}
@@ -229,17 +231,17 @@ def memory_is_apart(written: Sequence[Any], read: Sequence[Any]) -> bool:
 
 
 def _read(statement: ast.AST) -> set[str]:
-    """The names that a statement reads."""
+    """Return the names that a statement reads."""
     return {n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
 
 
 def _bound(statement: ast.AST) -> set[str]:
-    """The names that a statement assigns."""
+    """Return the names that a statement assigns."""
     return {n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
 
 
 def _attributes(statement: ast.AST, own: str) -> set[str]:
-    """The attributes of the module that a statement reads, as text."""
+    """Return the attributes of the module that a statement reads, as text."""
     nodes = [n for n in ast.walk(statement) if isinstance(n, ast.Attribute)]
     inner = {id(n.value) for n in nodes}
     texts = {ast.unparse(n) for n in nodes if id(n) not in inner}

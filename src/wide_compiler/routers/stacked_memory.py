@@ -48,7 +48,7 @@ class Memory:
                     self.leaves.append(StackedLeaf(stack, tensors))  # type: ignore[arg-type]
 
     def leaf_of(self, tensors: Sequence[Tensor]) -> StackedLeaf | None:
-        """The leaf whose rows are exactly these tensors, or None."""
+        """Return the leaf whose rows are exactly these tensors, or None."""
         home, lane = tensors[0].__dict__.get("stacked", (None, 0))
         if home is None or lane or len(home.parameters) != len(tensors):
             return None
@@ -64,7 +64,7 @@ class Memory:
         self.leaves.clear()
 
     def find(self, tensors: Sequence[Tensor]) -> Tensor | None:
-        """The part of a stack in which these tensors are consecutive, or None."""
+        """Return the part of a stack in which these tensors are consecutive, or None."""
         if id(tensors[0]) not in self.slices:
             return None
         stack, first = self.slices[id(tensors[0])]
@@ -79,7 +79,7 @@ class Memory:
 
 
 def _movable(tensor: Tensor) -> bool:
-    """Whether the tensor owns its whole storage and shares it with nothing else."""
+    """Return whether the tensor owns its whole storage and shares it with nothing else."""
     if tensor.layout != torch.strided or not tensor.numel() or not tensor.is_contiguous():
         return False
     storage = tensor.untyped_storage()

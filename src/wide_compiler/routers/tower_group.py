@@ -100,7 +100,7 @@ class VMapTowerGroup:
         return (self._mode(call), tuple(call.member_shapes), call.wide, torch.is_grad_enabled())
 
     def _mode(self, call: Call) -> tuple[Any, ...]:
-        """What a capture is specialised on besides shapes. Training flags are covered by the guard."""
+        """Return what a capture is specialised on besides shapes. Training flags are covered by the guard."""
         tensors = tuple((t.dtype, t.device, t.requires_grad) for t in call.tensors)
         return (call.signature, tensors, ambient_modes())
 

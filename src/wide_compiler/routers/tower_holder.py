@@ -89,7 +89,7 @@ class TowerHolder(BaseRouter):
         return {name: tower for name, tower in found.items() if tower is not None}
 
     def tables_of_towers(self) -> list[dict[str, nn.Module | None]]:
-        """The `_modules` dicts that hold the towers, and those on the path to them."""
+        """Return the `_modules` dicts that hold the towers, and those on the path to them."""
         tables = {id(self._modules): self._modules}
         for name in self._tower_names:
             module: nn.Module | None = self

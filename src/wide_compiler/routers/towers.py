@@ -105,7 +105,7 @@ class AttentionTower(BaseTower):
 
 
 def _pairs(mask: Tensor, b: int, t: int) -> Tensor:
-    """The mask as `[B, 1, 1 or T, T]`."""
+    """Return the mask as `[B, 1, 1 or T, T]`."""
     if mask.dtype == torch.bool and mask.shape == (b, t):
         return mask.view(b, 1, 1, t)
     if mask.dtype == torch.bool and mask.shape == (b, t, t):

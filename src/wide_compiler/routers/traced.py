@@ -47,7 +47,7 @@ class Step:
         return cls([group.names[lane] for lane in lanes], program, template, states, inputs)
 
     def run(self, own: list[nn.Module], tensors: list[Tensor]) -> list[Any]:
-        """The towers' outputs; `tensors` are the inputs of the lane graph."""
+        """Return the towers' outputs; `tensors` are the inputs of the lane graph."""
         arguments: list[Any] = [*self.template]
         written: list[tuple[Tensor, list[Tensor]]] = []
         for position, index in self.inputs:
@@ -91,7 +91,7 @@ def step_for(group: VMapTowerGroup, lanes: tuple[int, ...], look: Any, wide: Any
 
 
 def programs_for(group: VMapTowerGroup, mode: Any, shapes: Any, wide: Any, any_batch: bool) -> Any:
-    """The program for a traced call: cached, or built on made-up values."""
+    """Return the program for a traced call: cached, or built on made-up values."""
     found = group.programs.find_traced(mode, shapes, wide, any_batch)
     if found is not None or hooks_lost(group.towers):
         return found
@@ -101,7 +101,7 @@ def programs_for(group: VMapTowerGroup, mode: Any, shapes: Any, wide: Any, any_b
 
 
 def made_up_call(mode: Any, shapes: Any, wide: tuple[bool, ...], any_batch: bool, lanes: int = 1) -> Call:
-    """A call with the look of the traced one; `shapes` exclude the batch dim if its size may vary."""
+    """Return a call with the look of the traced one; `shapes` exclude the batch dim if its size may vary."""
     full = [(2, *shape) if any_batch else tuple(shape) for shape in shapes]
     full = [(lanes, *shape) if w else shape for shape, w in zip(full, wide, strict=True)]
     tensors = iter([made_up(shape, *kind) for shape, kind in zip(full, mode[1], strict=True)])

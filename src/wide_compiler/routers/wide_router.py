@@ -109,7 +109,7 @@ class WideRouter(TowerHolder):
     # Running.
 
     def forward(self, x: Any, **options: Any) -> Any:
-        """The towers' outputs by name; override it for more."""
+        """Return the towers' outputs by name; override it for more."""
         return self.wide_forward(x, **options)
 
     def wide_forward(
@@ -119,7 +119,7 @@ class WideRouter(TowerHolder):
         tower_names: Any = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """The towers' outputs by name, in order of registration.
+        """Return the towers' outputs by name, in order of registration.
 
         Args:
             x: the input of every tower.
@@ -217,7 +217,7 @@ class WideRouter(TowerHolder):
         return self._router_traced_plans.keep(plan)
 
     def formation(self) -> Formation:
-        """The towers in groups, for their current state."""
+        """Return the towers in groups, for their current state."""
         return self._formation(self._towers())
 
     def _formation(self, towers: dict[str, nn.Module]) -> Formation:

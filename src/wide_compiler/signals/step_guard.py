@@ -86,7 +86,9 @@ class StepGuard:
         self.held = [owners[n] for n in used if n in owners and n not in given]
         self.numbers = [h._ref.number for h in self.held]
         if set(used) - owners.keys() - given - old:
-            raise NotRepeatable("it uses a tensor of which it is not known who holds it")
+            raise NotRepeatable(
+                "it uses a tensor whose owner is unknown: no argument, and no state of a module or optimiser"
+            )
 
     def take_gradients(self, alive: set[int]) -> None:
         """After recording: store which gradients the step made, and which it cleared."""

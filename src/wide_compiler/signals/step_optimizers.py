@@ -55,9 +55,7 @@ def optimizer_windows(
             windows.append(window)
             counts.append(count)
         if ops:
-            raise NotRepeatable(
-                f"{kind.__name__} does more in its step than once the same for each parameter"
-            )
+            raise NotRepeatable(f"{kind.__name__} runs ops in its step besides the update of each parameter")
     return tuple(windows), counts
 
 
@@ -73,15 +71,17 @@ def _window(
         expected = probe.floats(steps, {})
         for ahead in range(1, _AHEAD):
             if [op for op, _ in probe.floats(steps + ahead, {})] != [op for op, _ in expected]:
-                raise NotRepeatable(f"the next steps of {name} are not like this one")
+                raise NotRepeatable(f"later steps of {name} run other ops than the recorded one")
     except (RuntimeError, TypeError, ValueError, KeyError, AssertionError) as error:
-        raise NotRepeatable(f"the numbers of {name} are not known: {error}") from None
+        raise NotRepeatable(f"the settings of {name} cannot be computed in advance: {error}") from None
     window = Window(tuple(ops[: len(parameters) * len(expected)]), len(expected), kind)
     for i, place in enumerate(window.places):
         op, floats = expected[i % window.ops]
         done, content, _, what = instructions[place]
         if done != "op" or what != op or tuple(content[FLOATS]) != floats:
-            raise NotRepeatable(f"{name}: parameter {i // window.ops} of a group is treated otherwise")
+            raise NotRepeatable(
+                f"{name} updates parameter {i // window.ops} of a group by other ops than the rest"
+            )
     return window, count
 
 
@@ -95,13 +95,13 @@ class GroupCount:
         if any(name != "step" for name, _ in plain) or any(
             not isinstance(v, Tensor | None) for state in states for v in state.values()
         ):
-            raise NotRepeatable(f"{type(optimizer).__name__} keeps numbers of its own beside the steps taken")
+            raise NotRepeatable(f"{type(optimizer).__name__} keeps numbers other than the count of its steps")
         self.steps = [count for _, count in plain]
         self.count: Tensor | None = None
         self.states = states
         self.settings = self.all_settings()
         if any(isinstance(v, Tensor) for v in self.settings.values()):
-            raise NotRepeatable(f"a setting of {type(optimizer).__name__} is a tensor")
+            raise NotRepeatable(f"a setting of {type(optimizer).__name__} is a tensor; use a number")
 
     def all_settings(self) -> dict[str, Any]:
         return {name: value for name, value in self.group.items() if name != "params"}

@@ -142,14 +142,20 @@ class StepRecorder:
         if kind in FIELDS:
             self.instructions.append((kind, content, workers, what))
         elif kind not in ("template", "mesh", "define", "forget", "forget_regions", "put"):
-            self.refused = self.refused or _REFUSED.get(kind, f"it holds an instruction {kind!r}")
+            self.refused = self.refused or _REFUSED.get(
+                kind, f"it contains an instruction that cannot be recorded ({kind})"
+            )
 
     def _sent(self, x: Tensor, mesh: Any, axes: Any, made: SignalTensor) -> None:
         assert self.observer is not None
         if self.observer.is_constant(x):
             self.constants.append(made)
         else:
-            self.refused = self.refused or f"a tensor of the script of shape {tuple(x.shape)} is sent in it"
+            self.refused = (
+                self.refused
+                or f"it sends a tensor of the script, of shape {tuple(x.shape)}, to the workers; "
+                "pass it as an argument"
+            )
 
     def run(self, function: Callable, args: tuple, kwargs: dict) -> Any:
         def before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
@@ -180,7 +186,7 @@ class StepRecorder:
 
 
 _REFUSED = {
-    "ask": "it asks for something that only values answer",
+    "ask": "it waits for an answer that depends on values",
     "fetch": "it reads a value; return the tensor, and read it outside",
     "gather": "a parameter is being placed",
 }
@@ -199,7 +205,7 @@ class Recording:
         self.engine, self.replays = recorder.engine, 0
         instructions = recorder.instructions
         if not instructions:
-            raise NotRepeatable("it has no instruction for the workers")
+            raise NotRepeatable("it runs nothing on the workers")
         made = [n for kind, content, *_ in instructions for n in places_of(kind, content, MADE)]
         inside = set(made)
         taken = [n for kind, content, *_ in instructions for n in places_of(kind, content, USED)]
@@ -234,11 +240,11 @@ class Recording:
                 if leaf.requires_grad and not self.guard.backward:
                     raise NotRepeatable("it returns a tensor whose backward pass is still to come")
             elif not isinstance(leaf, ATOMS):
-                raise NotRepeatable(f"it returns a {type(leaf).__name__} that it did not make")
+                raise NotRepeatable(f"it returns a {type(leaf).__name__} that the step did not compute")
         self.guard.take_gradients(alive - {*self.outputs})
         left = alive - {*self.outputs} - {g._ref.number for _, g in self.guard.gradients}
         if left:
-            raise NotRepeatable("a tensor that it makes is held elsewhere after it")
+            raise NotRepeatable("a tensor that it makes is kept after the step, but not returned")
         made = {leaf._ref.number: leaf for leaf in self.results if type(leaf) is SignalTensor}
         self.metas = [(made[n]._ref.home.mesh, made[n]._tensor_meta) for n in self.outputs]
         at = {n: i for i, n in enumerate(self.outputs)}
@@ -281,5 +287,5 @@ def _seeds(instructions: list[tuple], before: Tensor) -> dict[int, int]:
     generator = torch.Generator().set_state(before)
     expected = [draw_seed(generator) for _ in seeds]
     if expected != list(seeds) or not torch.equal(generator.get_state(), torch.get_rng_state()):
-        raise NotRepeatable("it uses random generators otherwise than by drawing on the workers")
+        raise NotRepeatable("it uses a random generator in another way than by draws on the workers")
     return seeds

@@ -160,7 +160,7 @@ class AdamW(Adam):
 
 
 def _fits_lanes(bucket: Bucket) -> bool:
-    """Whether this library's Triton kernel supports the tensors of `bucket`."""
+    """Return whether this library's Triton kernel supports the tensors of `bucket`."""
     param = bucket.params[0]
     if not param.is_cuda or not available() or param.dtype not in (torch.float32, torch.float64):
         return False

@@ -34,7 +34,7 @@ class Bucket:
             yield from tensors
 
     def alike(self) -> bool:
-        """Whether all tensors are in this process and share strides, as kernels over flat memory require."""
+        """Return whether all tensors are in this process and share strides, as flat kernels require."""
         if memory_id(self.params[0]) is not None:
             return False
         layouts = [p.stride() for p in self.params]
@@ -53,7 +53,7 @@ class Bucket:
         ]
 
     def in_one_piece(self) -> bool:
-        """Whether every tensor is dense in memory; if stacked, lane after lane."""
+        """Return whether every tensor is dense in memory; if stacked, lane after lane."""
         return self.lanes_in_one_piece() if self.stacked else all(p.is_contiguous() for p in self.params)
 
     def lanes_in_one_piece(self) -> bool:

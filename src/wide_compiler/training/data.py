@@ -174,7 +174,10 @@ def make_batch(raw: Any, split: Callable[[Any], tuple[Any, tuple]], device: torc
     leaves = args if args and isinstance(args[0], Tensor) else _tree.flatten((args, kwargs))[0]
     tensors = [x for x in leaves if isinstance(x, Tensor)]
     if not tensors:
-        raise InputError(f"a batch has no tensor among its inputs: {type(raw).__name__}; see split=")
+        raise InputError(
+            f"a batch has no tensor among its inputs, got {type(raw).__name__}; "
+            "pass split=lambda batch: (inputs, targets)"
+        )
     axis = int(door == "stacked")
     size = tensors[0].shape[axis] if tensors[0].dim() > axis else 1
     return Batch(args, kwargs, targets, size)

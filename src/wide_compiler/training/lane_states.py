@@ -19,7 +19,7 @@ class LaneStates(LaneGroups):
         raise NotImplementedError
 
     def counts_steps(self, group: dict[str, Any]) -> bool:
-        """Whether the update uses the step count."""
+        """Return whether the update uses the step count."""
         return True
 
     def _begin(
@@ -40,10 +40,10 @@ class LaneStates(LaneGroups):
     def active(self) -> Tensor:
         """Lanes that are updated: bool `[N]`."""
         masked = self.param_groups[0][MASKED]
-        moving = torch.ones(self.n, dtype=torch.bool)
+        active = torch.ones(self.n, dtype=torch.bool)
         if masked is not None:
-            moving[masked.cpu()] = False
-        return moving
+            active[masked.cpu()] = False
+        return active
 
     def mask(self, lanes: Any) -> None:
         """Freeze lanes: later steps change neither their weights nor their state."""
@@ -67,7 +67,7 @@ class LaneStates(LaneGroups):
     def copy_lanes(self, source: Any, target: Any, hyper: bool = True) -> None:
         """Copy the state of lanes `source` to lanes `target`; also the hyper-parameters if `hyper`."""
         source, target = lane_indices(source, self.n), lane_indices(target, self.n)
-        tensors = {id(home[name]): home[name] for home, name in self._lane_tensors(hyper)}
+        tensors = {id(container[key]): container[key] for container, key in self._lane_tensors(hyper)}
         for tensor in tensors.values():  # parameters may share a step count: copy it once
             rows = tensor.index_select(0, source.to(tensor.device))
             tensor.index_copy_(0, target.to(tensor.device), rows.expand(len(target), *tensor.shape[1:]))
@@ -97,12 +97,12 @@ class LaneStates(LaneGroups):
         chosen = lane_indices(indices, self.n)
         active = self.active[chosen]
         new: dict[int, Tensor] = {}
-        for home, name in list(self._lane_tensors(hyper=True)):
-            tensor = home[name]
+        for container, key in list(self._lane_tensors(hyper=True)):
+            tensor = container[key]
             if id(tensor) not in new:  # parameters may share a step count: select it once
                 rows = tensor.index_select(0, chosen.to(tensor.device))
                 new[id(tensor)] = tensor.copy_(rows) if len(rows) == len(tensor) else rows
-            home[name] = new[id(tensor)]
+            container[key] = new[id(tensor)]
         self.n = len(chosen)
         self.set_active(active)
         self._join_steps()
@@ -146,10 +146,12 @@ class LaneStates(LaneGroups):
             state = self.state.get(p, {})
             yield from ((state, name) for name in list(state) if state[name].dim())
         for group in self.param_groups if hyper else ():
-            homes: list[tuple[Any, Any]] = [(group, name) for name in (RATIO, *self.limits) if name in group]
+            numbers: list[tuple[Any, Any]] = [
+                (group, name) for name in (RATIO, *self.limits) if name in group
+            ]
             if "betas" in group:
                 group["betas"] = list(group["betas"])  # a scheduler may have set a tuple
-                homes += [(group["betas"], 0), (group["betas"], 1)]
-            yield from (
-                (home, key) for home, key in homes if isinstance(home[key], Tensor) and home[key].dim()
-            )
+                numbers += [(group["betas"], 0), (group["betas"], 1)]
+            for container, key in numbers:
+                if isinstance(container[key], Tensor) and container[key].dim():
+                    yield container, key

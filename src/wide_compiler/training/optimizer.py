@@ -6,7 +6,7 @@ from typing import Any, ClassVar, TypedDict, Unpack
 import torch
 from torch import Tensor
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, WrongTypeError
 from ..model.marks import has_lanes
 from .bucket import Bucket
 from .groups import MASKED, name_of
@@ -41,7 +41,7 @@ class LaneOptimizer(StockStates):
     def __init__(self, params: Iterable[Any], settings: dict[str, Any], **options: Unpack[StepOptions]):
         unknown = options.keys() - StepOptions.__annotations__.keys()
         if unknown:
-            raise TypeError(f"{type(self).__name__} got an unexpected keyword argument {min(unknown)!r}")
+            raise WrongTypeError(f"{type(self).__name__} got an unexpected keyword argument {min(unknown)!r}")
         defaults = {"maximize": False, "fused": None, "capturable": True}
         super().__init__(params, {**settings, **defaults, **options})
 
@@ -50,7 +50,7 @@ class LaneOptimizer(StockStates):
         raise NotImplementedError
 
     def has_fused(self, device: str, group: dict[str, Any]) -> bool:
-        """Whether torch has a fused kernel for these settings; if so, `update_fused` calls it."""
+        """Return whether torch has a fused kernel for these settings; if so, `update_fused` calls it."""
         return device in self.fused_on
 
     def update_fused(
@@ -87,7 +87,7 @@ class LaneOptimizer(StockStates):
         return loss
 
     def _can_fuse(self, bucket: Bucket, numbers: dict[str, Any], group: dict[str, Any]) -> bool:
-        """Whether all lanes have equal hyper-parameters and torch has a fused kernel for them."""
+        """Return whether all lanes have equal hyper-parameters and torch has a fused kernel for them."""
         parted = bucket.step is not None and bucket.step.dim() > 0
         masked = bucket.stacked and group[MASKED] is not None
         if group["fused"] is False or parted or masked or any(map(by_lane, numbers.values())):
@@ -168,5 +168,5 @@ def by_lane(number: Any) -> bool:
 
 
 def used(number: Any) -> bool:
-    """Whether any lane may use this value. A tensor always counts: reading it would synchronise."""
+    """Return whether any lane may use this value. A tensor always counts: reading it would synchronise."""
     return isinstance(number, Tensor) or number != 0

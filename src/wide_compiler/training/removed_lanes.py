@@ -48,7 +48,7 @@ class RemovedLanes:
         return active
 
     def may_leave(self) -> bool:
-        """Whether enough of the lanes in the model have stopped to remove them."""
+        """Return whether enough of the lanes in the model have stopped to remove them."""
         active = int(self.lanes.active.sum())
         return self.allowed and 0 < active <= (1 - SHARE) * len(self.kept)
 

@@ -19,7 +19,7 @@ _ON_DEVICE = (torch.optim.SGD,)
 
 
 def can_record_optimizer(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether the optimiser's step has no Python side effects that a replay would skip.
+    """Return whether the optimiser's step has no Python side effects that a replay would skip.
 
     Only exact types are accepted: a subclass may count steps in Python.
     """
@@ -68,7 +68,7 @@ class TrainStepGuard:
         self.tensors = TensorGuard([*tensors, *self.stored], anywhere=0 if in_place else len(tensors))
 
     def holds(self, args: tuple, targets: tuple) -> bool:
-        """Whether nothing has changed since the snapshot."""
+        """Return whether nothing has changed since the snapshot."""
         given = (*args, *targets)
         tensors = [x for x in given if isinstance(x, Tensor)]
         return (

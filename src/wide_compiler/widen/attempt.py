@@ -80,7 +80,7 @@ class Attempt:
         return self._by_loop()
 
     def _ways(self) -> Iterator[tuple[str, Callable[[], tuple[Val | None, str | None]]]]:
-        """The ways to try, best first. An in-place op is also tried as its functional form and a copy."""
+        """Return the ways to try, best first: for an in-place op also its functional form and a copy."""
         functional = functional_of(self.op) if self.written else None
         yield "rule", functools.partial(self._by_rule, self.op)
         if functional is not None:
@@ -107,7 +107,7 @@ class Attempt:
         except Exception as error:
             return None, f"its rule: {one_line(error)}"
         if result is None:
-            return None, "its rule declines this case"
+            return None, "its rule does not cover these arguments"
         problem = self._difference(result)
         return result, None if problem is None else f"its rule: {problem}"
 

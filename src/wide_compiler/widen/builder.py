@@ -161,7 +161,7 @@ def map_leaves(leaf: Callable[[Any], Any], tree: Any) -> Any:
 
 
 def leaves_in(tree: Any) -> Iterator[Any]:
-    """The leaves of nested arguments, in order."""
+    """Return the leaves of nested arguments, in order."""
     if not isinstance(tree, (list, tuple, dict)):
         yield tree
         return
@@ -170,7 +170,7 @@ def leaves_in(tree: Any) -> Iterator[Any]:
 
 
 def vals_in(tree: Any) -> list[Any]:
-    """Every `Val` and `LaneScalar` in nested arguments."""
+    """Return every `Val` and `LaneScalar` in nested arguments."""
     return [x for x in leaves_in(tree) if isinstance(x, (Val, LaneScalar))]
 
 

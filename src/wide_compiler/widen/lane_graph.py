@@ -40,14 +40,25 @@ class LaneGraph:
     output_ranks: list[int | None]  # without lane axis; None for a number
     enters_autocast: bool = False
 
-    def __call__(self, *given: Any, **named: Any) -> tuple[Any, ...]:
-        """Output tensors, each `[n, ...]`, for what `arguments` takes."""
-        return self.module(*self.arguments(*given, **named))
+    def __call__(
+        self,
+        states: Mapping[str, Any],
+        inputs: Sequence[Any],
+        n: int,
+        lanes: slice | None = None,
+        rng: Any = None,
+    ) -> tuple[Any, ...]:
+        """Return the outputs, each `[n, ...]`. `lanes` are the lanes that `states` holds (None: all)."""
+        return self.module(*self.arguments(states, inputs, n, lanes, rng))
 
     def arguments(
-        self, states: Mapping[str, Any], inputs: Sequence[Any], n: int, lanes: slice | None = None,
+        self,
+        states: Mapping[str, Any],
+        inputs: Sequence[Any],
+        n: int,
+        lanes: slice | None = None,
         rng: Any = None,
-    ) -> list[Any]:  # fmt: skip
+    ) -> list[Any]:
         """Return the arguments of `module`. `lanes` are the lanes that `states` holds (None: all)."""
 
         def argument(kind: str, key: str) -> Any:
@@ -68,15 +79,16 @@ class LaneGraph:
 
     @property
     def code(self) -> str:
+        """The graph as Python code."""
         return self.module.code
 
 
 def scalar_tensor(values: tuple[Any, ...]) -> torch.Tensor:
-    """Per-lane numbers as an exact tensor `[N]`: integers as int64, floats as float64."""
+    """Return per-lane numbers as an exact tensor `[N]`: integers as int64, floats as float64."""
     return torch.tensor(values, dtype=torch.float64 if isinstance(values[0], float) else None)
 
 
 def scalar_data(name: str, values: tuple[Any, ...], device: torch.device) -> dict[str, Any]:
-    """Both forms of per-lane Python numbers that a lane graph may use."""
+    """Return both forms of per-lane Python numbers that a lane graph may use."""
     tensor = scalar_tensor(values).to(device)
     return {f"scalar:{name}": tensor, f"scalar_values:{name}": LaneValues(values)}

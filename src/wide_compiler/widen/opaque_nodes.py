@@ -174,9 +174,14 @@ def _module_per_lane(call: OpaqueCall, wide: tuple[bool, ...], wide_states: dict
 
 
 def _run_lane(
-    call: OpaqueCall, function: Any, tensors: list[Tensor], wide: Any, sizes: list[int], rng: Tensor | None,
+    call: OpaqueCall,
+    function: Any,
+    tensors: list[Tensor],
+    wide: Any,
+    sizes: list[int],
+    rng: Tensor | None,
     lane: int,
-) -> list[Tensor]:  # fmt: skip
+) -> list[Tensor]:
     """Run one lane on copies, because the graph does not know what the callable writes."""
     with no_inference_mode():  # only tensors made without it count their writes
         own = [(t[lane] if w else t).clone() for t, w in zip(tensors, wide, strict=True)]

@@ -71,9 +71,13 @@ def widen(
 
 class _Walk:
     def __init__(
-        self, captured: Captured, wide_states: frozenset[str], wide_inputs: tuple[bool, ...], probe: Probe,
+        self,
+        captured: Captured,
+        wide_states: frozenset[str],
+        wide_inputs: tuple[bool, ...],
+        probe: Probe,
         strategies: Mapping[str, str],
-    ):  # fmt: skip
+    ):
         self.captured, self.probe, self.strategies = captured, probe, strategies
         self.wide_states, self.wide_inputs = wide_states, wide_inputs
         self.wide_roots: set[fx.Node] = set()
@@ -159,9 +163,8 @@ class _Walk:
             with self.graph.inserting_before(compute) if compute else self.graph.inserting_after():
                 name = hint.replace(".", "_").strip("<>") + ("_values" if kind == "scalar_values" else "")
                 name = name if name.isidentifier() else f"member_{name}"
-                # fx makes the names of nodes unique, but not those of arguments.
-                name = self.graph._graph_namespace.create_name(name, None)
-                self.feeds[kind, key] = self.graph.placeholder(name)
+                node = self.feeds[kind, key] = self.graph.placeholder(name)
+                node.target = node.name  # fx makes the names of nodes unique, but not those of arguments
         return self.feeds[kind, key]
 
     def state(self, path: str) -> Val:

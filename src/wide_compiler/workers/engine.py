@@ -28,7 +28,7 @@ _WORDS = {
     "draw": "random draw",
     "move": "transfer between workers",
     "put": "tensor from the script",
-    "ask": "question that only values answer",
+    "ask": "request whose answer depends on values",
     "fetch": "value that the script reads",
     "make": "new tensor",
     "settings": "change of a setting",
@@ -108,7 +108,7 @@ class Engine(Stream):
             if regions.name is not None and kind not in _BESIDE_REGIONS:
                 if regions.hold(new):
                     return
-                regions.cut(f"it holds a {_WORDS.get(kind, kind)}")
+                regions.cut(f"it contains a {_WORDS.get(kind, kind)}")
             self.send(*new, each=each)
 
     # ---- replies

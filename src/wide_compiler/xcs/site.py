@@ -86,9 +86,16 @@ class Site:
     # Called by the rewritten code.
 
     def run(
-        self, source: Any, body: Any, cond: Any = None, expand: Any = None, consumer: Any = None,
-        *options: Any, before: list[Blocks] | None = None, after: list[Blocks] | None = None,
-    ) -> SiteCall:  # fmt: skip
+        self,
+        source: Any,
+        body: Any,
+        cond: Any = None,
+        expand: Any = None,
+        consumer: Any = None,
+        *options: Any,
+        before: list[Blocks] | None = None,
+        after: list[Blocks] | None = None,
+    ) -> SiteCall:
         """Run a comprehension, or a generator consumed by a builtin.
 
         Args:

@@ -57,9 +57,14 @@ class Work:
     """
 
     def __init__(
-        self, site: "Site", plan: "Plan", items: Items, functions: dict[str, Any],
-        seen: list[Any] | None = None, after: list[Blocks] | None = None,
-    ):  # fmt: skip
+        self,
+        site: "Site",
+        plan: "Plan",
+        items: Items,
+        functions: dict[str, Any],
+        seen: list[Any] | None = None,
+        after: list[Blocks] | None = None,
+    ):
         self.site, self.plan, self.items, self.functions = site, plan, items, functions
         self.body: Any = functions.get("body", operator.call)
         self.cond: Any = functions.get("cond")

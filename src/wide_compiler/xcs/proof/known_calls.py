@@ -29,6 +29,7 @@ IMPURE = (print, input, exec, eval, setattr, delattr)
 
 
 def call(a: "Analyzer", node: ast.Call) -> Value:
+    """Return what a call gives; raise `Decline` if it may do more than compute."""
     if isinstance(node.func, ast.Name) and node.func.id == "super":
         raise a.decline("super() is not analysed", node)
     callee = a.expr(node.func)
@@ -53,6 +54,7 @@ def _argument(a: "Analyzer", node: ast.expr, callee: Value) -> Value:
 
 
 def call_value(a: "Analyzer", callee: Value, call: CallArguments) -> Value:
+    """Return what calling `callee` gives: a method, a known function, or one whose text is analysed."""
     if callee.type is Bottom:
         return callee
     if callee.method is not None:
@@ -116,8 +118,8 @@ def _call_known(a: "Analyzer", found: Any, call: CallArguments) -> Value | None:
 def _hashable(found: Any) -> bool:
     """Return whether a table lookup of the object runs no `__hash__` or `__eq__` of the user."""
     kind = type(found)
-    own = kind.__hash__ is not object.__hash__ or kind.__eq__ is not object.__eq__
-    return kind.__hash__ is not None and (not own or kind.__module__ in ("builtins", "numpy"))
+    overrides = kind.__hash__ is not object.__hash__ or kind.__eq__ is not object.__eq__
+    return kind.__hash__ is not None and (not overrides or kind.__module__ in ("builtins", "numpy"))
 
 
 def _only_looks(found: Any, args: list[Value]) -> bool:
@@ -131,9 +133,9 @@ def _only_looks(found: Any, args: list[Value]) -> bool:
     classes = args[1].parts if args[1].parts is not None else [args[1]]
     if not all(given.known and given.type in python_tables.METACLASSES for given in classes):
         return False
-    tells = isinstance(kind, type) and kind.__getattribute__ is object.__getattribute__
-    own = tells and any("__class__" in base.__dict__ for base in kind.__mro__[:-1])
-    return held.is_safe or kind in HOLDERS or (held.known and tells and not own)
+    plain = isinstance(kind, type) and kind.__getattribute__ is object.__getattribute__
+    overrides = plain and any("__class__" in base.__dict__ for base in kind.__mro__[:-1])
+    return held.is_safe or kind in HOLDERS or (held.known and plain and not overrides)
 
 
 def _call_builtin(a: "Analyzer", found: Any, call: CallArguments) -> Value:

@@ -43,10 +43,17 @@ class Value:
     """
 
     def __init__(
-        self, type: Any, obj: Any = NOTHING, slot: int | None = None, fresh: bool = False,
-        parts: "Iterable[Value] | None" = None, elem: "Value | None" = None, key: "Value | None" = None,
-        method: "tuple[Value, str] | None" = None, function: "Value | None" = None,
-    ):  # fmt: skip
+        self,
+        type: Any,
+        obj: Any = NOTHING,
+        slot: int | None = None,
+        fresh: bool = False,
+        parts: "Iterable[Value] | None" = None,
+        elem: "Value | None" = None,
+        key: "Value | None" = None,
+        method: "tuple[Value, str] | None" = None,
+        function: "Value | None" = None,
+    ):
         self.type, self.obj, self.slot, self.fresh = type, obj, slot, fresh
         self.parts = None if parts is None else tuple(parts)
         if type in HOLDERS and parts is None:
