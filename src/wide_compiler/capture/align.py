@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from ..errors import AlignmentError
-from .state import Slot, canonical_names, has_gradient_hooks, is_uninitialized, slots
+from .state import canonical_names, has_gradient_hooks, is_uninitialized, slots
 from .strides import extent_of, is_ragged_or_sparse, kind_of
 
 REMEDY = "group lanes by signature with WideRouter"
@@ -40,8 +40,8 @@ def _check_tensors(model: nn.Module, lane: int) -> None:
         tensor = slot.tensor
         if is_uninitialized(tensor):
             raise AlignmentError(
-                f"lane {lane}: {slot.path} of {_owner_name(model, slot)} is not initialised "
-                f"yet (a lazy module); run each model once first"
+                f"lane {lane}: {slot.path} of {type(model.get_submodule(slot.owner)).__name__} is not "
+                f"initialised yet (a lazy module); run each model once first"
             )
         if is_ragged_or_sparse(tensor):
             raise AlignmentError(
@@ -123,10 +123,6 @@ class _Signature:
                     f"lane {lane}: {path} has {attribute}={b}, lane 0 has {attribute}={a}; "
                     f"make the lanes agree before compiling"
                 )
-
-
-def _owner_name(model: nn.Module, slot: Slot) -> str:
-    return type(model.get_submodule(slot.owner)).__name__
 
 
 def _describe(slot) -> str:

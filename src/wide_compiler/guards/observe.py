@@ -74,6 +74,7 @@ _SEEDING = {
         *(torch.random.fork_rng, torch.cuda.manual_seed, torch.cuda.manual_seed_all),
     )
 }
+_FIND_AND_LOAD = ("_find_and_load", "<frozen importlib._bootstrap>")
 _REGISTER_HOOK = Tensor.register_hook.__code__
 _ASKS_TRACING = {torch.compiler.is_compiling.__code__, torch.compiler.is_exporting.__code__}
 _CALL_MODULE = nn.Module._wrapped_call_impl.__code__
@@ -99,12 +100,6 @@ def _noting(kind: type[Read]) -> Callable[..., None]:
         self.reads.note(kind, value, path=path)
 
     return visit
-
-
-def _is_import(frame: types.FrameType) -> bool:
-    """Return whether `frame` starts loading a module that was not loaded before."""
-    code = frame.f_code
-    return code.co_name == "_find_and_load" and code.co_filename == "<frozen importlib._bootstrap>"
 
 
 def _is_checkpointed(call: types.FrameType) -> bool:
@@ -226,7 +221,8 @@ class Observer:
             if event == "return" and frame is self._paused:
                 self._paused = None
         elif event == "call":
-            if _is_import(frame):
+            # This function loads a module that was not loaded before.
+            if (frame.f_code.co_name, frame.f_code.co_filename) == _FIND_AND_LOAD:
                 self.imported, self._paused = True, frame
             elif self._is_interlude(frame):
                 self._paused = frame

@@ -215,7 +215,10 @@ class Chooser:
         if len(everywhere) + len(alone) > self._affordable(0.5):
             everywhere, alone = self._by_site(), []
         self._time([WIDE, *([LOOP] if self.can_split else []), *everywhere, *chunkings], 0.5)
-        hopeless = {s for plan in everywhere if self._is_hopeless(plan) for s in plan.taken.values()}
+        # So slow everywhere that they are not tried at single sites.
+        seconds, limit = self.contest.seconds, HOPELESS * self._took(WIDE)
+        slow = [plan for plan in everywhere if seconds.get(str(plan), 0.0) > limit]
+        hopeless = {strategy for plan in slow for strategy in plan.taken.values()}
         alone = [plan for plan in alone if hopeless.isdisjoint(plan.taken.values())]
         if len(self.plan_builder.sites) > 1 and alone:
             self._time([WIDE, *alone], 0.3)
@@ -289,10 +292,6 @@ class Chooser:
     def _best(self, plans: list[CallPlan], plain: list[str]) -> CallPlan:
         timed = {label: s for label in map(str, plans) if (s := self.contest.seconds.get(label)) is not None}
         return self.plans[winner(timed, plain)]
-
-    def _is_hopeless(self, plan: CallPlan) -> bool:
-        """Return whether a strategy is so slow everywhere that it is not tried at single sites."""
-        return self.contest.seconds.get(str(plan), 0.0) > HOPELESS * self._took(WIDE)
 
     def _took(self, plan: CallPlan) -> float:
         return self.contest.seconds.get(str(plan), float("inf"))

@@ -235,11 +235,6 @@ class Place:
         tensor = self.home.get(self.name)
         return tensor if tensor is not None else self.computed()
 
-    @property
-    def is_computed(self) -> bool:
-        """Whether it is computed from other tensors (`parametrize`, `weight_norm`, `prune`)."""
-        return self.home.get(self.name) is None
-
     def computed(self) -> Tensor:
         """Compute a tensor that is not stored, by its parametrization or pre-hook."""
         for hook in self.scope._forward_pre_hooks.values():
@@ -251,7 +246,7 @@ class Place:
         return tensor
 
     def check_stored(self, what: str) -> None:
-        if self.is_computed:
+        if self.home.get(self.name) is None:
             raise UnsupportedError(
                 f"{what}: {self.path} is computed from other tensors; make it a parameter again first, as "
                 f"with torch.nn.utils.parametrize.remove_parametrizations"

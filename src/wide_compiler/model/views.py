@@ -32,7 +32,7 @@ class Views:
                 slot.tensor.data = slot.tensor.data.clone()
         for position, lane in enumerate(lanes if models else ()):
             first = lane not in lanes[:position]
-            self.models.append(models[lane] if first else _nobody)
+            self.models.append(models[lane] if first else lambda: None)
 
     def relink(self, places: Sequence[Place], wide: set[str]) -> None:
         stacked = {place.path: place.tensor for place in places}
@@ -45,10 +45,6 @@ class Views:
                 path = names[slot.path]
                 if path in stacked:
                     slot.tensor.data = stacked[path].data[lane] if path in wide else stacked[path].data
-
-
-def _nobody() -> None:
-    return None
 
 
 def _own_memory(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:

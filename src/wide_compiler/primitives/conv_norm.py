@@ -60,11 +60,6 @@ def _is_frozen_norm(node: fx.Node, x: fx.Node) -> bool:
     return isinstance(mean, fx.Node) and isinstance(var, fx.Node) and training is False
 
 
-def _is_plain_sum(node: fx.Node) -> bool:
-    added = node.target is aten.add.Tensor and not node.kwargs
-    return added and all(isinstance(a, fx.Node) for a in node.args)
-
-
 def _fits(node: fx.Node) -> bool:
     if node.target is not wide_conv or node.args[-1] != "implicit_gemm":
         return False
@@ -82,7 +77,7 @@ def fuse_conv_norms(graph: fx.Graph) -> None:
             nodes.append(user)
             user = only_user(user)
         # The other operand of the sum is the residual; both must have the shape of the result.
-        if user is not None and _is_plain_sum(user) and _same_shape(user, nodes[-1]):
+        if user is not None and _is_residual_sum(user, nodes[-1]):
             residual = user.args[1] if user.args[0] is nodes[-1] else user.args[0]
             nodes.append(user)
             user = only_user(user)
@@ -93,7 +88,10 @@ def fuse_conv_norms(graph: fx.Graph) -> None:
             fuse(graph, nodes, wide_conv_norm, (*conv.args[:6], norm, residual, relu))
 
 
-def _same_shape(total: fx.Node, one: fx.Node) -> bool:
+def _is_residual_sum(total: fx.Node, one: fx.Node) -> bool:
+    added = total.target is aten.add.Tensor and not total.kwargs
+    if not (added and all(isinstance(a, fx.Node) for a in total.args)):
+        return False
     other = total.args[1] if total.args[0] is one else total.args[0]
     shapes = [getattr(node, "meta", {}).get("shape") for node in (total, other)]
     return other is not one and shapes[0] is not None and shapes[0] == shapes[1]

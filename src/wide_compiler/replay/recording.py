@@ -57,7 +57,8 @@ class Replay:
         self.lock = threading.Lock()
 
     def __call__(self, arguments: list[Any]) -> Sequence[Any]:
-        if self.why or capturing() or (torch.is_grad_enabled() and self._wants_gradients(arguments)):
+        learns = torch.is_grad_enabled() and any(arguments[i].requires_grad for i in self.tensors)
+        if self.why or capturing() or learns:
             self.lender = None
             return self.run(arguments)
         with self.lock:
@@ -190,9 +191,6 @@ class Replay:
             other = torch.cuda.Stream(stream_id=number, device_index=index, device_type=kind)
             torch.cuda.current_stream().wait_stream(other)
         self.stream = now
-
-    def _wants_gradients(self, arguments: list[Any]) -> bool:
-        return any(arguments[i].requires_grad for i in self.tensors)
 
 
 class _Recording:

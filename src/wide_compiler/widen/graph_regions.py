@@ -81,7 +81,8 @@ def with_checkpoints(module: fx.GraphModule, paths: Collection[str], draws: bool
         while path is not None and end < len(nodes) and _region(nodes[end], paths) == path:
             end += 1
         body = nodes[start:end]
-        if path is not None and len(body) > 1 and not any(map(_happens_once, body)):
+        once = any(node.target is OPAQUE or written_args(node) for node in body)
+        if path is not None and len(body) > 1 and not once:
             spans.append(_Span(start, end, body, lambda inner: CheckpointRegion(inner, draws)))
         start = end
     return _folded(module, nodes, spans)
@@ -97,10 +98,6 @@ def _region(node: fx.Node, paths: Collection[str]) -> str | None:
         return None
     own = node.meta.get("path", module_path(node))
     return min((p for p in paths if own == p or own.startswith(f"{p}.")), key=len, default=None)
-
-
-def _happens_once(node: fx.Node) -> bool:
-    return node.target is OPAQUE or bool(written_args(node))
 
 
 def _folded(module: fx.GraphModule, nodes: list[fx.Node], spans: list[_Span]) -> fx.GraphModule:
