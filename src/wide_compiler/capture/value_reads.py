@@ -37,7 +37,6 @@ _PASSED_OVER = {__name__, LayoutReads.__module__, "torch.overrides", "torch._ten
 _ASKING = {Tensor.item, Tensor.tolist, Tensor.numpy, Tensor.is_nonzero, Tensor.equal, Tensor.allclose}
 _ASKING |= {Tensor.__bool__, Tensor.__int__, Tensor.__float__, Tensor.__index__, Tensor.__array__}
 _ASKING |= {torch.equal, torch.allclose, torch.is_nonzero, Tensor.__contains__, Tensor.__iter__}
-_HARMLESS = (ast.Assign, ast.Expr)  # statements that may stand before a `raise`
 _INDICES = {torch.int8, torch.int16, torch.int32, torch.int64}
 
 
@@ -154,8 +153,7 @@ def _raises_if(code: CodeType, instruction: int) -> bool | None:
     for node in ast.walk(tree):
         if node in caught or not isinstance(node, (ast.Assert, ast.If)):
             continue
-        before, last = (node.body[:-1], node.body[-1]) if isinstance(node, ast.If) else ((), None)
-        if last and not (isinstance(last, ast.Raise) and all(isinstance(s, _HARMLESS) for s in before)):
+        if isinstance(node, ast.If) and not _only_raises(node.body):
             continue
         answers = _operands(node.test, isinstance(node, ast.If))
         for operand, raises in answers:
@@ -163,6 +161,10 @@ def _raises_if(code: CodeType, instruction: int) -> bool | None:
             if where in asked:
                 return raises
     return None
+
+
+def _only_raises(body: list[ast.stmt]) -> bool:
+    return isinstance(body[-1], ast.Raise) and all(isinstance(s, (ast.Assign, ast.Expr)) for s in body[:-1])
 
 
 def _operands(test: ast.expr, raises: bool) -> list[tuple[ast.expr, bool]]:

@@ -32,14 +32,14 @@ def _select(tensor: Tensor, rows: Tensor) -> None:
         tensor.data.copy_(selected)
     else:
         tensor.data = selected
-        # While an earlier loss is alive, autograd expects a gradient of the old shape.
-        if tensor.requires_grad and _expected(tensor) != tensor.shape:
+        if tensor.requires_grad and _shape_expected(tensor) != tensor.shape:
             _leave_graph(tensor)
     if gradient is not None:
         tensor.grad = gradient.index_select(0, rows)
 
 
-def _expected(parameter: Tensor) -> torch.Size:
+def _shape_expected(parameter: Tensor) -> torch.Size:
+    """Return the gradient shape that autograd expects: the old one while an earlier loss is alive."""
     return torch.Size(get_gradient_edge(parameter).node._input_metadata[0].shape)
 
 
