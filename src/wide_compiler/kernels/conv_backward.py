@@ -25,7 +25,7 @@ def backward(ctx, dy):
         dy = torch.ops.aten.threshold_backward(dy, y, 0)
     need_x, need_weight, need_bias = needed = ctx.needs_input_grad[:3]
     if ctx.backward == "library":
-        return (*library_backward(dy, x, weight, *ctx.geometry, needed), *[None] * 8)
+        return (*library_backward(dy, x, weight, ctx.geometry, needed), *[None] * 8)
     dw = lane_conv2d_dw(dy, x, weight.shape[3:], *ctx.geometry) if need_weight else None
     if dw is not None and dw.stride() != weight.stride():
         dw = torch.empty_like(weight).copy_(dw)  # same strides: later ops need no transpose
@@ -39,19 +39,13 @@ def _folded(t: Tensor) -> Tensor:
 
 
 def library_backward(
-    dy: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    needed: Sequence[bool],
+    dy: Tensor, x: Tensor, weight: Tensor, geometry: Sequence[Sequence[int]], needed: Sequence[bool]
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Return the gradients of input, weight and bias by torch's grouped convolution; None if not needed."""
     n, channels = weight.shape[:2]
-    geometry = (list(stride), list(padding), list(dilation), False, [0, 0], n, list(needed))
+    settings = (*map(list, geometry), False, [0, 0], n, list(needed))
     folded = (_folded(dy), _folded(x), weight.flatten(0, 1), [n * channels])
-    dx, dw, db = torch.ops.aten.convolution_backward(*folded, *geometry)
+    dx, dw, db = torch.ops.aten.convolution_backward(*folded, *settings)
     dx = dx.unflatten(1, (n, -1)).transpose(0, 1) if needed[0] else None
     dw = dw.unflatten(0, (n, -1)) if needed[1] else None
     return dx, dw, db.unflatten(0, (n, -1)) if needed[2] else None

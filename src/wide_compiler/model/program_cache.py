@@ -330,11 +330,7 @@ def capture_members(
 
 
 def observe(
-    member: nn.Module,
-    call: Call,
-    grad: bool,
-    shared: list[Any],
-    tensor_of: Callable[[str], Tensor] | None,
+    member: nn.Module, call: Call, grad: bool, shared: list[Any], tensor_of: Callable[[str], Tensor] | None
 ) -> Observation:
     """Call `observe_member`; any error becomes `CaptureFailed`, since the fallback loop raises it again."""
     try:

@@ -4,6 +4,7 @@ Shapes: N lanes, B batch, T time steps, I in-features, H hidden features, K laye
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,20 +17,10 @@ RNN_STRATEGIES = ("batched", "persistent", "sequential")
 
 
 def _wide_rnn(
-    kind: Kind,
-    x: Tensor,
-    hx: State | None,
-    weights: Sequence[Tensor],
-    num_layers: int,
-    bidirectional: bool,
-    batch_first: bool,
-    has_biases: bool,
-    dropout: float,
-    train: bool,
-    strategy: str,
+    kind: Kind, x: Tensor, hx: State | None, weights: Sequence[Tensor], settings: tuple[Any, ...]
 ) -> tuple[Tensor, State]:
     """Run any of the three networks; returns the output and the last states, `[N, K, B, H]` each."""
-    op = kind.name
+    op, (num_layers, bidirectional, batch_first, has_biases, dropout, train, strategy) = kind.name, settings
     if not isinstance(x, Tensor):
         raise WrongTypeError(
             f"{op}: expected a tensor, got {type(x).__name__}; a PackedSequence is not supported, "
@@ -105,7 +96,7 @@ def wide_lstm(
         `(output, (h_n, c_n))` as from `nn.LSTM`, with a lane axis in front.
     """
     settings = (num_layers, bidirectional, batch_first, has_biases, dropout, train, strategy)
-    y, (h, c) = _wide_rnn(LSTM, x, hx, weights, *settings)
+    y, (h, c) = _wide_rnn(LSTM, x, hx, weights, settings)
     return y, (h, c)
 
 
@@ -123,7 +114,7 @@ def wide_gru(
 ) -> tuple[Tensor, Tensor]:
     """GRU, each lane with its own weights; arguments as in `wide_lstm`, with one state `[N, K, B, H]`."""
     settings = (num_layers, bidirectional, batch_first, has_biases, dropout, train, strategy)
-    y, (h,) = _wide_rnn(GRU, x, None if hx is None else (hx,), weights, *settings)
+    y, (h,) = _wide_rnn(GRU, x, None if hx is None else (hx,), weights, settings)
     return y, h
 
 
@@ -144,5 +135,5 @@ def wide_rnn(
     if nonlinearity not in RNN:
         raise ArgumentError(f"wide_rnn: expected nonlinearity 'tanh' or 'relu', got {nonlinearity!r}")
     settings = (num_layers, bidirectional, batch_first, has_biases, dropout, train, strategy)
-    y, (h,) = _wide_rnn(RNN[nonlinearity], x, None if hx is None else (hx,), weights, *settings)
+    y, (h,) = _wide_rnn(RNN[nonlinearity], x, None if hx is None else (hx,), weights, settings)
     return y, h

@@ -64,18 +64,8 @@ def flat_lstm(*args):
 
 
 def _network_rule(primitive: Any, kernel: Any, *extra: str):
-    def run(
-        b: Builder,
-        x: Val,
-        hx: Any,
-        weights: list[Val],
-        has_biases: bool,
-        num_layers: int,
-        dropout: float,
-        train: bool,
-        bidirectional: bool,
-        batch_first: bool,
-    ) -> Val:
+    def run(b: Builder, x: Val, hx: Any, weights: list[Val], *given: Any) -> Val:
+        has_biases, num_layers, dropout, train, bidirectional, batch_first = given  # in the order of the op
         strategy = b.choose(primitive, "batched", RNN_STRATEGIES if x.value.is_cuda else _ON_CPU)
         settings = (num_layers, bidirectional, batch_first, has_biases, dropout, train, *extra, strategy)
         return b.call(kernel, *map_leaves(b.wide, (x, hx, weights)), *settings)

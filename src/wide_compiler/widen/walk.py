@@ -69,20 +69,18 @@ def widen(
                 walk.wide_roots.add(found.root)
 
 
+@dataclass
 class _Walk:
-    def __init__(
-        self,
-        captured: Captured,
-        wide_states: frozenset[str],
-        wide_inputs: tuple[bool, ...],
-        probe: Probe,
-        strategies: Mapping[str, str],
-    ):
-        self.captured, self.probe, self.strategies = captured, probe, strategies
-        self.wide_states, self.wide_inputs = wide_states, wide_inputs
+    captured: Captured
+    wide_states: frozenset[str]
+    wide_inputs: tuple[bool, ...]
+    probe: Probe
+    strategies: Mapping[str, str]
+
+    def __post_init__(self) -> None:
         self.wide_roots: set[fx.Node] = set()
-        self.written = written_roots(captured.graph)
-        self.contiguous = roots_written_through_reshape(captured.graph)
+        self.written = written_roots(self.captured.graph)
+        self.contiguous = roots_written_through_reshape(self.captured.graph)
 
     def once(self) -> LaneGraph:
         self.graph = fx.Graph()
