@@ -34,6 +34,7 @@ class Observation:
         checkpointed: paths of the submodules that it ran under `torch.utils.checkpoint`.
         written: canonical paths of the tensors whose values it changed.
         output: the tensors of its output; None if it drew random numbers.
+        writes_inputs: whether it wrote into a tensor of its arguments.
     """
 
     reads: Snapshot
@@ -45,6 +46,7 @@ class Observation:
     checkpointed: frozenset[str] = frozenset()
     written: set[str] = field(default_factory=set)
     output: list[Tensor] | None = None
+    writes_inputs: bool = False
 
     def outside(self) -> Snapshot:
         """What was read outside of the member."""
@@ -99,6 +101,8 @@ def _observe(
     # Addresses show whether a forward replaces the storage of a parameter (`.data = ...`).
     before = {slot.path: (slot.tensor, _address(slot.tensor)) for slot in slots(copy)}
     mine = _tree.tree_map(copy_of, (args, kwargs))
+    given = [x for x in _tree.flatten(mine)[0] if isinstance(x, Tensor) and not x.is_inference()]
+    versions = [x._version for x in given]
     observer = Observer([copy], owned=originals.keys())
     # Locked, because a capture patches `apply` of autograd functions, which would look like a user's change.
     with CAPTURE, torch.set_grad_enabled(grad), torch.random.fork_rng(_cuda_devices(copy, mine)):
@@ -120,6 +124,7 @@ def _observe(
         frozenset(observer.checkpointed),
         _written(member, copy, tensor_of),
         None if drew else _tensors(output),
+        [x._version for x in given] != versions,
     )
     return observation, observer.imported
 
