@@ -4,7 +4,7 @@ Legend: N lanes, B batch, C channels. *Stacked* is `[N, B, C, ...]`, the interna
 `[B, N*C, ...]`, the layout of `wide(packed)`, with lane i in channel block i.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -77,13 +77,18 @@ def unstack(tree: Any, n: int) -> list[Any]:
     return [_tree.unflatten([row[i] for row in rows], spec) for i in range(n)]
 
 
-def hand_out(tree: Any, n: int) -> list[Any]:
-    """Like `unstack`, for a result with no other references: tensors are contiguous and writable in place."""
+def hand_out(tree: Any, n: int, reached: Callable[[Any, list[bool]], None] | None = None) -> list[Any]:
+    """Like `unstack`, for a result with no other references: tensors are contiguous and writable in place.
+
+    `reached` is called in a backward pass with its node, and for each lane whether its tensor has a gradient.
+    """
     plain = not torch.compiler.is_dynamo_compiling() and plain_world()
     if isinstance(tree, Tensor):
-        return list(_handed_out(tree, n, plain))
+        return list(_handed_out(tree, n, plain, reached))
     leaves, spec = _tree.flatten_output(tree)
     memory = [_storage_key(x) for x in leaves if plain and _is_dense(x)]
+    if len(set(memory)) < len(leaves):
+        reached = None  # gradients of views arrive by other nodes
     rows: list[Sequence[Any]] = []
     for leaf in leaves:
         if not isinstance(leaf, Tensor):
@@ -91,7 +96,7 @@ def hand_out(tree: Any, n: int) -> list[Any]:
         elif plain and _is_dense(leaf) and memory.count(_storage_key(leaf)) > 1:
             rows.append([leaf[i] for i in range(n)])  # views: a write must be visible in the other output
         else:
-            rows.append(_handed_out(leaf, n, plain))
+            rows.append(_handed_out(leaf, n, plain, reached))
     return [_tree.unflatten([row[i] for row in rows], spec) for i in range(n)]
 
 
@@ -104,11 +109,11 @@ def _is_dense(leaf: Any) -> bool:
     return isinstance(leaf, Tensor) and leaf.layout == torch.strided
 
 
-def _handed_out(stacked: Tensor, n: int, plain: bool) -> Sequence[Tensor]:
+def _handed_out(stacked: Tensor, n: int, plain: bool, reached: Any = None) -> Sequence[Tensor]:
     if not _is_dense(stacked):
         return stacked.unbind(0)
     if plain and stacked.requires_grad and torch.is_grad_enabled():
-        return _OwnLanes.apply(stacked)
+        return _OwnLanes.apply(stacked, reached)
     if not stacked[0].is_contiguous():
         stacked = stacked.contiguous()
     if plain:
@@ -135,12 +140,17 @@ class _OwnLanes(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, stacked: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, stacked: Tensor, reached: Any) -> tuple[Tensor, ...]:
+        ctx.reached = reached
+        ctx.set_materialize_grads(reached is None)
         return tuple(rows_apart(stacked.clone(memory_format=torch.contiguous_format)))
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        return torch.stack(gradients)
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor, None]:
+        if ctx.reached is not None:
+            ctx.reached(ctx, [gradient is not None for gradient in gradients])
+        first = next(gradient for gradient in gradients if gradient is not None)
+        return torch.stack([torch.zeros_like(first) if g is None else g for g in gradients]), None
 
 
 def _check_count(n: Any) -> None:

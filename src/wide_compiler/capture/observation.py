@@ -35,6 +35,7 @@ class Observation:
         checkpointed: paths of the submodules that it ran under `torch.utils.checkpoint`.
         written: canonical paths of the tensors whose values it changed.
         output: the tensors of its output; None if it drew random numbers.
+        writes_inputs: whether it wrote into a tensor of its arguments.
     """
 
     reads: Snapshot
@@ -47,6 +48,7 @@ class Observation:
     checkpointed: frozenset[str] = frozenset()
     written: set[str] = field(default_factory=set)
     output: list[Tensor] | None = None
+    writes_inputs: bool = False
 
     def outside(self) -> Snapshot:
         """Return what was read outside of the member."""
@@ -94,6 +96,8 @@ def _observe(
     # Addresses show whether a forward replaces the storage of a parameter (`.data = ...`).
     before = {slot.path: (slot.tensor, _address(slot.tensor)) for slot in slots(copy)}
     mine = _tree.tree_map(copy_of, (args, kwargs))
+    given = [x for x in _tree.flatten(mine)[0] if isinstance(x, Tensor) and not x.is_inference()]
+    versions = [x._version for x in given]
     observer = Observer([copy], owned=originals.keys())
     # Locked, because a capture patches `apply` of autograd functions, which would look like a user's change.
     with CAPTURE, torch.set_grad_enabled(grad), torch.random.fork_rng(_cuda_devices(copy, mine)):
@@ -107,8 +111,10 @@ def _observe(
             effects.append(f"its forward replaces the memory of the parameter {slot.path} (.data)")
     asks = (observer.asks_grad_mode, observer.asks_tracing)
     seen = (observer.stores, observer.functions, *asks, frozenset(observer.checkpointed))
-    results = (_written(member, copy, tensor_of), None if drew else _tensors(output))
-    return Observation(observer.reads, originals, effects, *seen, *results), observer.imported
+    written = (_written(member, copy, tensor_of), None if drew else _tensors(output))
+    writes_inputs = [x._version for x in given] != versions
+    observation = Observation(observer.reads, originals, effects, *seen, *written, writes_inputs)
+    return observation, observer.imported
 
 
 def copy_of(leaf: Any) -> Any:

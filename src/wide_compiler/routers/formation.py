@@ -1,23 +1,21 @@
 """Formation: towers grouped by structure, valid until a tower changes."""
 
 import contextlib
+import functools
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 
 from ..capture import CaptureFailed, structure
 from ..config import WideConfig
 from ..guards import ModuleGuard
-from ..guards.modes import plain_world
 from .calls import Calls
 from .explain import GroupRow
 from .idle_children import sorted_by_use
+from .order import in_order, others_can_see
 from .stacked_memory import Memory
 from .tower_group import Route, VMapTowerGroup
-
-# A group and its route, or None for a tower that runs by itself; the names of the towers.
-Step = tuple[VMapTowerGroup | None, Route | None, list[str]]
 
 
 class Formation:
@@ -31,7 +29,7 @@ class Formation:
         for name, tower in self.towers.items():
             # A lazy tower has no structure before its first forward, so it forms its own group.
             by_structure.setdefault(structure(tower) or name, []).append(name)
-        self.latest: tuple[str, ...] = ()
+        self.latest: Plan | None = None
         self.groups: dict[tuple[str, ...], VMapTowerGroup] = {}
         self._form([(names, frozenset()) for names in by_structure.values()])
         kinds = [type(self.towers[names[0]]) for names in self.names]
@@ -69,19 +67,37 @@ class Formation:
         """Return whether the formation is still valid for these towers."""
         return self.towers == towers and self.guard.holds()
 
-    def run(self, names: tuple[str, ...], args: tuple, kwargs: dict) -> dict[str, Any]:
-        """Run the named towers; return their outputs by name."""
-        if self.may_merge and plain_world():
+    def plan(self, names: tuple[str, ...], args: tuple, kwargs: dict) -> "Plan":
+        """How the named towers run such a call."""
+        if self.may_merge:
             self._merge(args, kwargs)
-        self.latest = names
-        outputs: dict[str, Any] = dict.fromkeys(names)
+        calls = Calls.shared(args, kwargs)
+        groups: list[tuple[Route | None, tuple[str, ...]]] = []
+        routes: dict[tuple[str, ...], Route] = {}
+        captured: set[str] = set()
         for group, lanes in self.split(names):
             if group is None:
-                outputs[lanes[0]] = self.towers[lanes[0]](*args, **kwargs)  # type: ignore[index]
-            else:
-                results = group.run_calls(lanes, Calls.shared(args, kwargs))
-                outputs.update(zip([group.names[lane] for lane in lanes], results, strict=True))
-        return outputs
+                groups.append((None, tuple(lanes)))
+                continue
+            route = group.route(lanes, calls)
+            groups.append((route, route.names))
+            captured.update(route.names if route.program is not None else ())
+            routes |= {graph.names: graph for graph in route.lane_graphs(calls)}
+
+        @functools.cache
+        def seen(name: str) -> bool:
+            return name not in captured and others_can_see(self.towers[name], args, kwargs)
+
+        parts = in_order(names, list(routes), seen)
+        for part in parts:
+            if len(part) > 1 and part not in routes:
+                route = self.place[part[0]][0].route(tuple(self.place[name][1] for name in part), calls)
+                if route.fused is not None:
+                    routes[part] = route
+        parts = in_order(names, [part for part in parts if part in routes], seen)
+        steps = [Step(part, routes.get(part), part[0] in captured) for part in parts]
+        self.latest = Plan(groups, steps)
+        return self.latest
 
     def split(self, names: tuple[str, ...]) -> list[tuple[VMapTowerGroup | None, Any]]:
         """(group, lanes that run) pairs; a tower that runs by itself is (None, [name])."""
@@ -101,25 +117,41 @@ class Formation:
                 found.append((group, tuple(own)))
         return found
 
-    def steps(self, names: tuple[str, ...]) -> list[Step]:
-        """How these towers ran last."""
-        return [
-            (None, None, lanes)
-            if group is None
-            else (group, group.latest, [group.names[lane] for lane in lanes])
-            for group, lanes in self.split(names)
-        ]
-
     def explain(self) -> list[GroupRow]:
         """How the towers ran in the last run."""
-        return explain_steps(self.steps(self.latest))
+        if self.latest is None:
+            return [GroupRow.of(group.names) for group in self.groups.values()]
+        return self.latest.explain()
 
 
-def explain_steps(steps: list[Step]) -> list[GroupRow]:
-    rows = []
-    for group, route, names in steps:
-        if group is None:
-            rows.append(GroupRow.of(tuple(names), "alone", "no other tower that ran has this structure"))
-        else:
-            rows += [GroupRow.of(group.names)] if route is None else route.explain()
-    return rows
+class Step(NamedTuple):
+    """Towers that run as lanes, or one that runs its own Python; `captured`: whether it has a graph."""
+
+    names: tuple[str, ...]
+    route: Route | None
+    captured: bool = False
+
+
+class Plan(NamedTuple):
+    """How the towers run one call: by group (a single tower has no route), and in order."""
+
+    groups: list[tuple[Route | None, tuple[str, ...]]]
+    steps: list[Step]
+
+    def explain(self) -> list[GroupRow]:
+        rows = []
+        parts = {step.names: step.route for step in self.steps if step.route is not None}
+        for route, names in self.groups:
+            inside = [part for part in parts if set(part) <= set(names)]
+            if route is None:
+                rows.append(GroupRow.of(names, "alone", "no other tower that ran has this structure"))
+            elif route.fused is None or names in parts:
+                rows += route.explain()
+            else:
+                rows += [row for part in inside for row in parts[part].explain()]  # type: ignore[union-attr]
+                rest = tuple(name for name in names if not any(name in part for part in inside))
+                rows += [GroupRow.of(rest, "loop", SEEN)] if rest else []
+        return rows
+
+
+SEEN = "a tower between them writes into the input, or changes something in Python"

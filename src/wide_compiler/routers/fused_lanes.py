@@ -17,6 +17,7 @@ from ..model.routes import split_feeds
 from ..model.ways import Whole
 from .cache_output import leave_in_caches
 from .module_lanes import ModuleLanes
+from .reached import Reached
 from .stacked_gradients import StackedLeaf
 from .stacked_memory import FromMemory, Lent, Memory, is_large
 
@@ -88,6 +89,7 @@ class Fused:
                 self.single.append((position, *homes[0]))
         self.writes = any(source.written for source in self.sources)
         self.lends_leaves = True  # False while gradients of the towers' parameters are requested
+        self.wide_inputs: Sequence[bool] = ()  # which inputs are stacks of the lanes' own
         self.fills: Sequence[nn.Module] | None = None  # the towers, if the graph also returns their caches
 
     def take(self, tuned: Tuned) -> None:
@@ -119,7 +121,8 @@ class Fused:
         return [Written(*home) for source in self.sources if source.written for home in source.homes]
 
     def __call__(self, tensors: Sequence[Tensor]) -> list[Any]:
-        results = hand_out(self.stacked(tensors), self.n)
+        reached = Reached(self, tensors) if torch.is_grad_enabled() else None
+        results = hand_out(self.stacked(tensors), self.n, reached)
         return results if self.fills is None else leave_in_caches(self.fills, results)
 
     def stacked(self, tensors: Sequence[Tensor]) -> Any:

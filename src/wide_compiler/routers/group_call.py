@@ -80,7 +80,7 @@ class GroupCall:
         route = self.known.find(circumstances, joined, {})
         if route is not None:
             self.group.latest = route
-            return route(joined, (), {})
+            return route.fused(joined)
         results = self.group.run_calls(self.lanes, self._calls(tensors, sizes, joined))
         ran: Any = self.group.latest
         if plain_world() and ran.fused is not None:  # else the modules have run by themselves

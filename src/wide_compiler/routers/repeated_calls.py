@@ -1,37 +1,43 @@
 """Repeated calls of a router: run its towers as in an earlier call that looks the same."""
 
+from collections.abc import Sequence
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from ..guards.tensors import TableGuard
 from .calls import KnownCalls, tensors_in
 from .explain import GroupRow
-from .formation import Formation, explain_steps
+from .formation import Formation, Plan
 from .tower_holder import TowerHolder
 
 Towers = dict[str, nn.Module]
 
 
 class RepeatedCall:
-    """How the towers ran in one call.
+    """How the towers run one call, and others that look like it.
 
     Towers that run as a loop need no guard, because each runs its own Python.
 
     Args:
         towers: all towers of the router.
-        names: the towers that ran.
-        formation: the formation that has just run them.
+        names: the towers that run.
+        formation: the formation that they are in.
+        plan: how they run.
     """
 
-    def __init__(self, towers: Towers, names: tuple[str, ...], formation: Formation):
-        self.towers, self.names = towers, names
+    def __init__(self, towers: Towers, names: tuple[str, ...], formation: Formation, plan: Plan):
+        self.towers, self.names, self.plan = towers, names, plan
         self.running = [(name, towers[name]) for name in names]
-        self.steps = formation.steps(names)
-        self.formation = formation if any(r and r.needs_guard for _, r, _ in self.steps) else None
+        self.formation = formation if any(step.route for step in plan.steps) else None
 
-    def run(self, towers: Towers, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any] | None:
-        """Return the outputs by name; None if the towers have changed."""
+    def run(
+        self, towers: Towers, args: tuple, kwargs: dict[str, Any], tensors: Sequence[Tensor] | None = None
+    ) -> dict[str, Any] | None:
+        """Return the outputs by name; None if the towers have changed.
+
+        `tensors` are those in the arguments, if these are not tensors and constants only.
+        """
         if self.towers is not towers and self.towers != towers:
             return None
         if self.formation is None:
@@ -41,17 +47,21 @@ class RepeatedCall:
         if not self.formation.guard.holds():
             return None
         outputs: dict[str, Any] = dict.fromkeys(self.names)
-        tensors = tensors_in((*args, *kwargs.values()) if kwargs else args)
-        for _, route, names in self.steps:
-            if route is None:
-                outputs[names[0]] = towers[names[0]](*args, **kwargs)
+        if tensors is None:
+            tensors = tensors_in((*args, *kwargs.values()) if kwargs else args)
+        guarded = True  # False once Python has run that may have changed what a graph rests on
+        for names, route, captured in self.plan.steps:
+            if route is not None and (guarded or self.formation.guard.holds()):
+                outputs.update(zip(names, route.fused(tensors), strict=True))  # type: ignore[misc]
             else:
-                outputs.update(zip(names, route(tensors, args, kwargs), strict=True))
+                guarded = guarded and captured
+                for name in names:
+                    outputs[name] = towers[name](*args, **kwargs)
         return outputs
 
     def explain(self) -> list[GroupRow]:
         """How the towers ran."""
-        return explain_steps(self.steps)
+        return self.plan.explain()
 
 
 class RouterCalls(KnownCalls):

@@ -7,11 +7,13 @@ Only `torch.autograd.grad(loss, p)` does not work, because `p` is not part of th
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from .reached import graph_task
 
 _own_grad: Any = Tensor.grad
 
@@ -29,17 +31,26 @@ class StackedLeaf:
         self.parameters = list(parameters)
         self.whole = True  # whether all parameters are still rows of this stack
         self.dropped: set[int] = set()  # lanes whose gradient is None
+        self.task, self.reached = -1, set[int]()  # the latest backward pass, and the lanes it has reached
         self.leaf.register_hook(self._before_accumulation)
         for lane, parameter in enumerate(self.parameters):
             parameter.__class__ = StackedParameter
             parameter.__dict__["stacked"] = (self, lane)
 
+    def reach(self, lanes: Collection[int]) -> None:
+        """Note lanes that the current backward pass reaches."""
+        if self.task != graph_task():
+            self.task, self.reached = graph_task(), set()
+        self.reached.update(lanes)
+
     def _before_accumulation(self, gradient: Tensor) -> None:
         """Zero the rows that were dropped, because the new gradient is added to all rows."""
-        if self.dropped and self.leaf.grad is not None:
+        if self.leaf.grad is None:
+            self.dropped = set(range(len(self.parameters)))
+        elif self.dropped:
             with torch.no_grad():
                 self.leaf.grad[sorted(self.dropped)] = 0
-        self.dropped.clear()
+        self.dropped -= self.reached if self.task == graph_task() else set(range(len(self.parameters)))
 
     def row(self, lane: int) -> Tensor | None:
         gradient = self.leaf.grad

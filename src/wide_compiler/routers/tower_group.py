@@ -1,10 +1,10 @@
 """VMapTowerGroup: towers of one structure that run as lanes of one graph."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ..capture import CaptureFailed
 from ..config import WideConfig
@@ -85,14 +85,19 @@ class VMapTowerGroup:
             return [
                 self.towers[lane](*a, **k) for i, lane in enumerate(lanes) for a, k in [calls.for_lane(i)]
             ]
+        route = self.route(lanes, calls)
+        if route.fused is not None:
+            return route.fused(calls.call.tensors)
+        return route.in_sequence(calls)
+
+    def route(self, lanes: Lanes, calls: Calls) -> "Route":
+        """How these lanes run such a call: found, or built and measured."""
         key = (lanes, *self._key(calls.call))
         route = self.routes.get(key)
         if route is None:
             route = self.routes[key] = self._route(lanes, calls)
         self.latest = route
-        if route.fused is not None:
-            return route.fused(calls.call.tensors)
-        return route.in_sequence(calls)
+        return route
 
     # Building.
 
@@ -162,6 +167,7 @@ class VMapTowerGroup:
         if isinstance(program, WideProgram):
             fused = Fused(some_lanes(program, lanes, len(self)), self.living, lanes, self.guard, self.memory)
             fused.fills = route.towers if self.fills_caches else None
+            fused.wide_inputs = calls.call.wide
             route.program = program
             calls = calls.alone() if calls.alone is not None else calls
             each = [(tower, *calls.for_lane(i)) for i, tower in enumerate(route.towers)]
@@ -198,27 +204,28 @@ class Route:
         self.program: WideProgram | None = None
 
     @property
-    def needs_guard(self) -> bool:
-        """Whether it depends on the towers' state; each tower's own Python does not."""
-        return self.fused is not None or bool(self.group.parts)
-
-    def __call__(self, tensors: Sequence[Tensor], args: tuple, kwargs: dict) -> list[Any]:
-        if self.fused is not None:
-            return self.fused(tensors)
-        if self.group.parts:
-            return self.in_sequence(Calls.shared(args, kwargs))
-        return [tower(*args, **kwargs) for tower in self.towers]
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.group.names[lane] for lane in self.lanes)
 
     def in_sequence(self, calls: Calls) -> list[Any]:
+        parts = {positions[0]: (part, inner, positions) for part, inner, positions in self._parts()}
         outputs: dict[int, Any] = {}  # by position among the lanes that run
-        for part, inner, positions in self._parts():
-            results = part.run_calls(inner, calls.some(positions))
-            outputs |= dict(zip(positions, results, strict=True))
         for position, tower in enumerate(self.towers):
-            if position not in outputs:
+            if position in parts:
+                part, inner, positions = parts[position]
+                outputs.update(zip(positions, part.run_calls(inner, calls.some(positions)), strict=True))
+            elif position not in outputs:
                 args, kwargs = calls.for_lane(position)
                 outputs[position] = tower(*args, **kwargs)
         return [outputs[position] for position in range(len(self.lanes))]
+
+    def lane_graphs(self, calls: Calls) -> "Iterator[Route]":
+        """The routes by which its lanes run together; the others run by themselves."""
+        if self.fused is not None:
+            yield self
+            return
+        for part, inner, positions in self._parts():
+            yield from part.route(inner, calls.some(positions)).lane_graphs(calls)
 
     def _parts(self) -> list[tuple[VMapTowerGroup, Lanes, list[int]]]:
         """Smaller groups with at least two running towers: (group, its lanes, positions here)."""
@@ -230,8 +237,7 @@ class Route:
         return found
 
     def explain(self) -> list[GroupRow]:
-        names = tuple(self.group.names[lane] for lane in self.lanes)
-        verdict, program = self.verdict, self.program
+        names, verdict, program = self.names, self.verdict, self.program
         if self.fused is not None:
             own = {"rows": self.fused.rows, "plan": str(self.fused.plan)}
             return [GroupRow.of(names, "together", verdict.why, verdict.ms, **own)]

@@ -5,6 +5,7 @@ that the choice of a lane graph depends on: the tracer guards each value, and a 
 """
 
 import contextlib
+import functools
 import operator
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -20,13 +21,15 @@ from ..model.isolation import made_up
 from ..model.members import hooks_lost
 from ..model.program import Call, WideProgram
 from ..model.routes import split_feeds
+from .formation import Formation, Plan, Step
+from .order import in_order, others_can_see
 from .programs import some_lanes
-from .recipe import parts_of, walk
+from .recipe import Recipe, parts_of, walk
 from .tower_group import VMapTowerGroup
 
 
 @dataclass
-class Step:
+class TracedStep:
     """Some towers in a trace: run by a lane graph, or without one by themselves."""
 
     names: list[str]
@@ -36,7 +39,7 @@ class Step:
     inputs: list[tuple[int, int]] = field(default_factory=list)
 
     @classmethod
-    def together(cls, group: VMapTowerGroup, lanes: tuple[int, ...], program: WideProgram) -> "Step":
+    def together(cls, group: VMapTowerGroup, lanes: tuple[int, ...], program: WideProgram) -> "TracedStep":
         program = some_lanes(program, lanes, len(group))
         graph, states = program.graph, []
         template, found, inputs, _ = split_feeds(graph, len(lanes))
@@ -77,17 +80,56 @@ def outside_the_trace(grad: bool | None = None) -> Iterator[None]:
         yield
 
 
-def step_for(group: VMapTowerGroup, lanes: tuple[int, ...], look: Any, wide: Any, watchable: bool) -> Step:
+def step_for(
+    group: VMapTowerGroup, lanes: tuple[int, ...], look: Any, wide: Any, watchable: bool
+) -> TracedStep:
     """How some towers of a group run a traced call; `watchable`: whether the trace can guard all of them."""
     signature, kinds, shapes, any_batch, modes, grad = look
-    step, program = Step([group.names[lane] for lane in lanes]), None
+    step, program = TracedStep([group.names[lane] for lane in lanes]), None
     with torch.set_grad_enabled(grad):
         if watchable:
             program = programs_for(group, (signature, kinds, modes), shapes, wide, any_batch)
     if isinstance(program, WideProgram) and not group.fills_caches:
-        step = Step.together(group, lanes, program)
+        step = TracedStep.together(group, lanes, program)
     group.note(lanes, step.program, "torch.compile is tracing")
     return step
+
+
+def traced_plan(
+    formation: Formation, names: tuple[str, ...], look: Any, recipes: dict[str, Recipe]
+) -> list[TracedStep]:
+    """How the named towers of a router run a traced call, in order."""
+    signature, kinds, shapes, any_batch, modes, grad = look
+    shared = (False,) * len(kinds)
+    steps: dict[tuple[str, ...], TracedStep] = {}
+    plan = Plan([], [])
+
+    def add(group: VMapTowerGroup, lanes: tuple[int, ...]) -> tuple[str, ...]:
+        watchable = all(recipes[group.names[lane]].watchable for lane in lanes)
+        step = step_for(group, lanes, look, shared, watchable)
+        if step.program is not None:
+            steps[tuple(step.names)] = step
+            plan.steps.append(Step(tuple(step.names), group.latest))
+        return tuple(step.names)
+
+    @functools.cache
+    def seen(name: str) -> bool:
+        call = made_up_call((signature, kinds, modes), shapes, shared, any_batch)
+        with torch.set_grad_enabled(grad):
+            return others_can_see(formation.towers[name], *_tree.unflatten(call.leaves, call.spec))
+
+    for group, lanes in formation.split(names):
+        if group is None:
+            plan.groups.append((None, tuple(lanes)))
+        else:
+            own = add(group, lanes)
+            plan.groups.append((group.latest, own))
+    parts = in_order(names, list(steps), seen)
+    for part in parts:
+        if len(part) > 1 and part not in steps:
+            add(formation.place[part[0]][0], tuple(formation.place[name][1] for name in part))
+    formation.latest = Plan(plan.groups, [step for step in plan.steps if step.names in parts])
+    return [steps.get(part) or TracedStep(list(part)) for part in parts]
 
 
 def programs_for(group: VMapTowerGroup, mode: Any, shapes: Any, wide: Any, any_batch: bool) -> Any:

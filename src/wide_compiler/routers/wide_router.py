@@ -11,7 +11,7 @@ from .._dynamo_marks import TracedStore, constant_result
 from ..config import WideConfig
 from ..guards.modes import plain_world
 from .base_router import RUNNING, forget_filled, overridable
-from .calls import first_that
+from .calls import call_of, first_that
 from .explain import RouterExplanation
 from .formation import Formation
 from .recipe import Recipe
@@ -19,7 +19,7 @@ from .repeated_calls import RepeatedCall, RouterCalls
 from .stacked_memory import Memory
 from .tower_group import VMapTowerGroup
 from .tower_holder import TowerHolder, check_takes_mask
-from .traced import Step, look_of, outside_the_trace, step_for
+from .traced import look_of, outside_the_trace, traced_plan
 
 # Limit on kept formations, such as train and eval, with parts frozen or not.
 MAX_FORMATIONS = 8
@@ -172,8 +172,11 @@ class WideRouter(TowerHolder):
     ) -> dict[str, Any]:
         """Run a call that differs from all earlier ones."""
         formation = self._formation(towers)
-        outputs = formation.run(names, args, kwargs)
-        self._router_repeats.keep(circumstances, args, kwargs, RepeatedCall(towers, names, formation))
+        call = RepeatedCall(towers, names, formation, formation.plan(names, args, kwargs))
+        outputs = call.run(towers, args, kwargs, call_of(args, kwargs).tensors)
+        if outputs is None:  # building the plan has changed a tower
+            return {name: towers[name](*args, **kwargs) for name in names}
+        self._router_repeats.keep(circumstances, args, kwargs, call)
         return outputs
 
     def _traced_forward(
@@ -204,16 +207,10 @@ class WideRouter(TowerHolder):
 
         `reads` is unused: reading it has placed guards on everything that the formation depends on.
         """
-        plan, shared = [], (False,) * len(look[1])
         with outside_the_trace():
             formation = self.formation()
-            formation.latest, self._router_repeats.latest = names, None
-            for group, lanes in formation.split(names):
-                if group is None:
-                    plan.append(Step(lanes))
-                    continue
-                watchable = all(self._router_recipes[group.names[lane]].watchable for lane in lanes)
-                plan.append(step_for(group, lanes, look, shared, watchable))
+            self._router_repeats.latest = None
+            plan = traced_plan(formation, names, look, self._router_recipes)
         return self._router_traced_plans.keep(plan)
 
     def formation(self) -> Formation:

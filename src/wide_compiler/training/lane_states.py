@@ -25,13 +25,13 @@ class LaneStates(LaneGroups):
     def _begin(
         self, p: Tensor, state: dict[str, Any], group: dict[str, Any], steps: dict[Any, Tensor]
     ) -> None:
-        """Create a parameter's state. Parameters initialised together share one step count tensor."""
+        """Create a parameter's state. Parameters that are updated together share one step count tensor."""
         for name, value in self.fresh_state(group).items():
             if name not in state:
                 state[name] = torch.full_like(p, value, memory_format=torch.preserve_format)
         if self.counts_steps(group) and "step" not in state:
             shape = (self.n,) if has_lanes(p) and group[MASKED] is not None else ()
-            key = (p.device, has_lanes(p))
+            key = (p.device, p.dtype, has_lanes(p))
             if key not in steps:
                 steps[key] = torch.zeros(shape, dtype=torch.float32, device=p.device)
             state["step"] = steps[key]
@@ -120,18 +120,20 @@ class LaneStates(LaneGroups):
                 self.state[p]["step"] = parted[id(step)]
 
     def _join_steps(self) -> None:
-        """Replace equal step counts `[N]` by `[]`; parameters with the same count share one tensor."""
+        """Replace equal step counts `[N]` by `[]`; those that are incremented together share one tensor."""
         known: dict[Any, Tensor] = {}
         masked = self.param_groups[0][MASKED] is not None
-        for p in [p for group in self.param_groups for p in group["params"]]:
+        for index, p in [(i, p) for i, group in enumerate(self.param_groups) for p in group["params"]]:
             step = self.state.get(p, {}).get("step")
             if step is None:
                 continue
             counts = step.tolist()
             if isinstance(counts, list) and len(set(counts)) == 1 and not masked:
                 step, counts = step[0].clone(), counts[0]
-            key = (str(counts), step.device, step.dim())
-            self.state[p]["step"] = known.setdefault(key, step)
+            key = (index, str(counts), p.device, p.dtype, step.device, step.dim(), has_lanes(p))
+            if key not in known:
+                known[key] = step.clone() if any(step is other for other in known.values()) else step
+            self.state[p]["step"] = known[key]
 
     def _stacked(self, group: dict[str, Any]) -> Iterator[Tensor]:
         return filter(has_lanes, group["params"])

@@ -111,10 +111,12 @@ class LaneOptimizer(StockStates):
     def _buckets(self, group: dict[str, Any]) -> list[Bucket]:
         buckets: dict[Any, Bucket] = {}
         new_steps: dict[Any, Tensor] = {}
+        standing: set[int] = set()  # ids of the step counts of parameters without a gradient
         names = list(self.fresh_state(group))
         needed = {*names, "step"} if self.counts_steps(group) else set(names)
         for p in group["params"]:
             if p.grad is None:
+                standing.add(id(self.state[p].get("step")) if p in self.state else 0)
                 continue
             if p.grad.is_sparse:
                 raise ArgumentError(
@@ -135,6 +137,11 @@ class LaneOptimizer(StockStates):
             bucket.grads.append(p.grad)
             for name in names:
                 bucket.state[name].append(state[name])
+        for bucket in buckets.values():
+            if bucket.step is not None and id(bucket.step) in standing:
+                bucket.step = bucket.step.clone()
+                for p in bucket.params:
+                    self.state[p]["step"] = bucket.step
         return list(buckets.values())
 
     def scratch(self, like: list[Tensor]) -> list[Tensor]:

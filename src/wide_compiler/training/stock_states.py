@@ -74,6 +74,8 @@ class StockStates(LaneStates):
                 self._begin(p, self.state[p], group, {})
         self._part_steps()
         for p, _, state in homes:
+            if "step" in self.state[p]:  # others may share it, and have another count
+                self.state[p]["step"] = self.state[p]["step"].clone()
             for name, tensor in self.state[p].items():
                 if state.get(name) is not None:
                     tensor[lane].copy_(torch.as_tensor(state[name]))
