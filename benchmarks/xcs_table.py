@@ -144,7 +144,7 @@ def first_call(pattern):
             for _ in range(4):
                 fast = jit(pattern.function)
                 start = time.perf_counter()
-                getattr(fast, "__xcs__", None) and fast.__xcs__.prepare()
+                getattr(fast, "__xcs__", None) and fast.__xcs__.prepared()
                 parse = time.perf_counter() - start
                 call = quiet(fast, pattern, pattern.large)
                 start = time.perf_counter()

@@ -229,7 +229,7 @@ def shared_mutable_result(xs):
     return [shared_results(x) for x in xs]
 
 
-@pattern("numpy lanes", rows)
+@pattern("plain", rows)
 def mapped(xs):
     """map, made a list."""
     return list(map(softmax, xs))
