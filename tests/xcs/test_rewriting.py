@@ -429,6 +429,46 @@ def test_what_waits_is_read_once_whoever_catches(paths):
     check(listed, missing, rung=THREADS)
 
 
+def read_or_refuse(path):
+    try:
+        with open(path) as file:
+            return file.read()
+    except OSError as error:
+        raise KeyError(path) from error
+
+
+def read_those_there_are(paths):
+    out = []
+    for path in paths:
+        try:
+            with open(path) as file:
+                text = file.read()
+        except OSError:
+            continue
+        out.append(text)
+    return out
+
+
+def read_those_with_long_names(paths):
+    out = []
+    for path in paths:
+        if len(path) > 5:
+            text = read(path)
+        else:
+            continue
+        out.append(text)
+    return out
+
+
+def test_a_name_is_stored_wherever_the_path_goes_on(paths):
+    check(lambda ps: [read_or_refuse(p) for p in ps], paths, rung=THREADS)
+    check(
+        lambda groups: [read_those_there_are(g) for g in groups], [[p, "/nope"] for p in paths], rung=THREADS
+    )
+    check(read_those_there_are, [*paths, "/nope"], rung=THREADS)
+    check(read_those_with_long_names, [*paths, "/nope"], rung=THREADS)
+
+
 # Statements that are not independent.
 
 

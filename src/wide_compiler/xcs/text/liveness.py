@@ -43,8 +43,13 @@ def live_after(node: ast.For, block: Block, name: str) -> bool:
     guarded = any(isinstance(b.owner, (ast.With, ast.AsyncWith, *TRIES)) for b in block.around())
     rest = [*node.orelse, *block.after]
     for here in block.around():
-        read, owner = read_first(rest, name), here.owner
-        if read or here.outer is None or (read is False and not guarded):
+        owner, read, leaves = here.owner, None, guarded
+        for statement in rest:
+            read = _read_in(statement, name, True)
+            leaves = leaves or any(isinstance(part, (ast.Break, ast.Continue)) for part in walk(statement))
+            if read is not None:
+                break
+        if read or here.outer is None or (read is False and not leaves):
             return bool(read)
         if isinstance(owner, TRIES):
             if name in mentioned(*owner.handlers, *owner.orelse) or read_first(owner.finalbody, name):
@@ -58,15 +63,15 @@ def live_after(node: ast.For, block: Block, name: str) -> bool:
 def read_first(statements: Iterable[ast.stmt], name: str, swallowing: bool = True) -> bool | None:
     """Return whether the value of `name` may be read; None if it is not, but may still be there at the end.
 
+    The end is not reached by `return`, `raise`, `break` and `continue`.
+
     Args:
         swallowing: a `with` may suppress an exception. Bodies that enter such contexts are never sites.
     """
-    leaves = False
     for statement in statements:
         read = _read_in(statement, name, swallowing)
         if read is not None:
-            return read or (None if leaves else False)
-        leaves = leaves or any(isinstance(part, (ast.Break, ast.Continue)) for part in walk(statement))
+            return read
     return None
 
 
@@ -77,7 +82,7 @@ def _read_in(node: ast.stmt, name: str, swallowing: bool) -> bool | None:
         case ast.Assign() | ast.AnnAssign() | ast.AugAssign() if node.value is not None:
             kept = name not in stored([node])
             return reads(node, name) or (None if kept else isinstance(node, ast.AugAssign))
-        case ast.Return() | ast.Raise():
+        case ast.Return() | ast.Raise() | ast.Break() | ast.Continue():
             return reads(node, name)
         case ast.If():
             heads, ways = [node.test], [node.body, node.orelse]
@@ -92,7 +97,8 @@ def _read_in(node: ast.stmt, name: str, swallowing: bool) -> bool | None:
             heads, ways = [*node.items], [node.body, *([[]] if swallowing else [])]
         case ast.Try() | ast.TryStar():
             heads = [handler.type for handler in node.handlers if handler.type is not None]
-            ways = [[*node.body, *node.orelse], *(handler.body for handler in node.handlers)]
+            handled = [handler.body for handler in node.handlers if handler.name != name]
+            ways = [[*node.body, *node.orelse], *handled]
             last = node.finalbody
         case ast.Expr() | ast.Assert() | ast.Delete():
             return reads(node, name) or None
