@@ -1,12 +1,15 @@
 """The walked-through changes of CONTRIBUTING.md work as they are written."""
 
 import re
+import shutil
+import subprocess
 import sys
 import types
 from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from torch import nn
 
 import wide_compiler
@@ -14,7 +17,8 @@ from wide_compiler import oracle
 from wide_compiler.primitives import linear
 from wide_compiler.widen import RULES
 
-PAGE = Path(__file__).parent.parent / "CONTRIBUTING.md"
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "CONTRIBUTING.md"
 RULE, RULE_TEST, STRATEGY = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
 
 
@@ -50,3 +54,33 @@ def test_a_strategy(monkeypatch, bias):
     wide = wide_compiler.compile(models, inputs[0][0], config=config)
     oracle.compare(models, wide, inputs, gradients=True).check(rtol=1e-9)
     assert wide.explain(measure=False).rows[0].strategy == "block_diagonal"
+
+
+def test_a_page(tmp_path):
+    """A new page needs a line under `nav:` and nothing else. Built without the slow API reference."""
+    pytest.importorskip("mkdocs")
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    (tmp_path / "docs" / "new.md").write_text("# New\n\nSee [Start](start.md).\n")
+    config = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+    config["plugins"] = []
+
+    def build() -> subprocess.CompletedProcess[str]:
+        (tmp_path / "mkdocs.yml").write_text(yaml.safe_dump(config))
+        command = [sys.executable, "-m", "mkdocs", "build", "--strict"]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+
+    forgotten = build()
+    assert forgotten.returncode == 1 and "new.md" in forgotten.stderr
+    config["nav"].append({"New": "new.md"})
+    done = build()
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_commands_that_the_pages_name_are_there():
+    pages = [PAGE, ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    for page in pages:
+        text = page.read_text()
+        assert {*re.findall(r"(?:`|^)make ([a-z-]+)", text, flags=re.MULTILINE)} <= targets, page
+        for path in re.findall(r"-m pytest (?:-q )?(tests[\w/.]*)", text):
+            assert (ROOT / path).exists(), f"{page}: {path}"

@@ -166,9 +166,6 @@ def test_the_page_in_a_browser(scripts, tmp_path, name):
             assert page.execute_script(steps) == [1, 2]
         else:
             assert not page.find_element("id", "lanes").is_displayed()
-        telephone = {"width": 420, "height": 900, "deviceScaleFactor": 1, "mobile": True}
-        page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", telephone)
-        assert page.execute_script("return document.documentElement.scrollWidth") <= 420
         complaints = [line for line in page.get_log("browser") if "favicon" not in line["message"]]
         assert not complaints
         folder = os.environ.get("WIDE_SCREENSHOTS")
@@ -176,6 +173,9 @@ def test_the_page_in_a_browser(scripts, tmp_path, name):
             page.execute_script("document.getElementById('span').value = '0.5'")
             time.sleep(1.5)
             page.save_screenshot(os.path.join(folder, f"web_{name}.png"))
+        telephone = {"width": 420, "height": 900, "deviceScaleFactor": 1, "mobile": True}
+        page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", telephone)
+        assert page.execute_script("return document.documentElement.scrollWidth") <= 420
     finally:
         if page is not None:
             page.quit()
