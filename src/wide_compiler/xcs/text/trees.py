@@ -24,7 +24,7 @@ _NODE_FIELDS = _NodeFields()
 
 def clone(node: Node) -> Node:
     """Return a deep copy of a node; faster than `copy.deepcopy`. Contexts and operators are shared."""
-    made = node.__class__()
+    made = node.__class__.__new__(node.__class__)  # Python 3.13 warns of fields that `__init__` is not given
     own = made.__dict__
     own.update(node.__dict__)
     for field in _NODE_FIELDS[type(node)]:
