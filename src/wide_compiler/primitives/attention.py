@@ -243,4 +243,5 @@ def sdpa_rule(
     own = q.value.is_cuda and q.value.dtype == torch.float32 and attn_mask is None and not dropout_p
     strategy = b.choose(WideAttention, "fused", None if own else ("fused", "sequential"))
     settings = (attn_mask, dropout_p, is_causal, scale, enable_gqa, strategy)
-    return b.call(wide_sdpa, *map(b.wide, (q, k, v)), *settings, attn_mask is not None and attn_mask.wide)
+    mask_has_lanes = attn_mask is not None and attn_mask.wide
+    return b.call(WideAttention.kernel, *map(b.wide, (q, k, v)), *settings, mask_has_lanes)

@@ -127,4 +127,4 @@ def linear_rule(b: Builder, x: Val, weight: Val, bias: Val | None = None) -> Val
         strategy = b.choose(WideLinear, "one product", SHARED_STRATEGIES)
         return b.call(shared_linear, x, weight, b.wide(bias), strategy)
     strategy = b.choose(WideLinear, "einsum", linear_choices(x.value))
-    return b.call(wide_linear, *map(b.wide, (x, weight, bias)), strategy)
+    return b.call(WideLinear.kernel, *map(b.wide, (x, weight, bias)), strategy)

@@ -63,21 +63,22 @@ def flat_lstm(*args):
     return output, h, c
 
 
-def _network_rule(primitive: Any, kernel: Any, *extra: str):
+def _network_rule(primitive: Any, *extra: str):
     def run(b: Builder, x: Val, hx: Any, weights: list[Val], *given: Any) -> Val:
         has_biases, num_layers, dropout, train, bidirectional, batch_first = given  # in the order of the op
         strategy = b.choose(primitive, "batched", RNN_STRATEGIES if x.value.is_cuda else _ON_CPU)
         settings = (num_layers, bidirectional, batch_first, has_biases, dropout, train, *extra, strategy)
+        kernel = flat_lstm if primitive is WideLSTM else primitive.kernel
         return b.call(kernel, *map_leaves(b.wide, (x, hx, weights)), *settings)
 
     return run
 
 
 _ON_CPU = ("batched", "sequential")
-rule(*ops("lstm.input"))(_network_rule(WideLSTM, flat_lstm))
-rule(*ops("gru.input"))(_network_rule(WideGRU, wide_gru))
-rule(*ops("rnn_tanh.input"))(_network_rule(WideRNN, wide_rnn, "tanh"))
-rule(*ops("rnn_relu.input"))(_network_rule(WideRNN, wide_rnn, "relu"))
+rule(*ops("lstm.input"))(_network_rule(WideLSTM))
+rule(*ops("gru.input"))(_network_rule(WideGRU))
+rule(*ops("rnn_tanh.input"))(_network_rule(WideRNN, "tanh"))
+rule(*ops("rnn_relu.input"))(_network_rule(WideRNN, "relu"))
 
 
 def _gates(
