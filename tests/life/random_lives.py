@@ -375,6 +375,7 @@ def differs(got: Any, want: Any, rtol: float) -> str:
         elif mine.requires_grad != theirs.requires_grad:
             return f"requires_grad={mine.requires_grad} instead of {theirs.requires_grad}"
         else:
+            mine, theirs = (x + 0 if x.dtype is torch.bool else x for x in (mine, theirs))
             error = (mine.detach() - theirs.detach()).abs().max().item() if theirs.numel() else 0.0
             scale = max(theirs.detach().abs().max().item() if theirs.numel() else 0.0, 1e-3)
             if not error <= rtol * scale and not (mine.isnan() == theirs.isnan()).all():
@@ -420,10 +421,13 @@ class Routed:
     """Towers get one input; so all lanes do."""
 
     def __init__(self, members, sample, config):
-        self.router = WideRouter("router", config=config)
+        self.memory = random.choice(["own", "own", "stacked", "prepared"])
+        self.router = WideRouter("router", config=config, stacked=self.memory == "stacked")
         for i, member in enumerate(members):
             self.router.attach(f"t{i}", member)
             self.router.register_tower(f"t{i}")
+        if self.memory == "prepared":
+            self.router.prepare_for_compile()
         self.modules = members
 
     def call(self, inputs, scale):
@@ -526,6 +530,8 @@ class Life:
         how = f"{config.tune_seconds} s, fast={fast}, train={self.training}"
         self.event(f"{self.name}: {n} x {names} -> {output}, {how}")
         self.door = DOORS[self.name](members, self.input(3), config)
+        if self.name == "router":
+            self.event(f"  memory: {self.door.memory}")
         self.optimizers = self.new_optimizers()
 
     def event(self, text: str) -> None:
@@ -685,7 +691,7 @@ class Life:
         """Three threads at once, with inputs of their own; members that keep state are left out."""
         if {CountsCalls, CountsInBuffer, Caches, MaxNorm} & set(map(type, self.loop.modules[0].blocks)):
             return self.call()
-        if self.training or any(b.writes_input for b in self.loop.modules[0].blocks if type(b) is InPlace):
+        if self.training or self.writes_inputs():
             return self.call()
         self.event("calls in three threads")
         calls = [(self.inputs(), self.scale()) for _ in range(3)]
@@ -713,6 +719,10 @@ class Life:
             for lane, (a, b) in enumerate(zip(got, want, strict=True)):
                 self.check(f"output of lane {lane} in a thread", a, b)
         self.after()
+
+    def writes_inputs(self) -> bool:
+        blocks = (block for member in self.loop.modules for block in member.blocks)
+        return any(block.writes_input for block in blocks if type(block) is InPlace)
 
     def call_in_autocast(self) -> None:
         self.event("call under autocast")

@@ -4,7 +4,9 @@ import copy
 
 import pytest
 import torch
+from torch import nn
 
+import wide_compiler
 from training.loops import Both, N
 from wide_compiler.training import Population, lift
 
@@ -97,3 +99,39 @@ def test_what_a_lifted_optimiser_cannot_do():
         both.optimizer.load_lane_state(0, {})
     with pytest.raises(ValueError, match="LaneNAdam has no hyper-parameter 'beta1' per lane"):
         both.optimizer.set_lane_values("beta1", 0.9)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.NAdam, torch.optim.AdamW, torch.optim.Adadelta])
+def test_a_group_that_is_added_later(kind):
+    members = [nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 3)).double() for _ in range(2)]
+    wide = wide_compiler.compile(copy.deepcopy(members), torch.randn(2, 4, dtype=torch.float64))
+    optimizer = lift(kind)(wide.get_submodule("0").parameters(), lr=[0.01, 0.02])
+    optimizer.add_param_group({"params": list(wide.get_submodule("1").parameters()), "lr": [0.03, 0.01]})
+    alone = [kind(m[0].parameters(), lr=lr) for m, lr in zip(members, [0.01, 0.02], strict=True)]
+    for one, member, lr in zip(alone, members, [0.03, 0.01], strict=True):
+        one.add_param_group({"params": list(member[1].parameters()), "lr": lr})
+    for _ in range(3):
+        x = torch.randn(5, 4, dtype=torch.float64)
+        for model in (*members, wide):
+            model.zero_grad()
+        for member in members:
+            member(x).square().sum().backward()
+        wide.shared(x).square().sum().backward()
+        for one in (*alone, optimizer):
+            one.step()
+    for lane, member in enumerate(members):
+        for name, p in member.named_parameters():
+            torch.testing.assert_close(wide.lane_state(lane, name), p.detach(), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.Adadelta, torch.optim.Adamax])
+def test_state_of_a_lane_that_is_masked_before_the_first_step(kind):
+    wide = wide_compiler.compile([nn.Linear(4, 3).double() for _ in range(2)], torch.randn(2, 4).double())
+    optimizer = lift(kind)(wide.parameters(), lr=0.01)
+    optimizer.mask([1])
+    before = wide.lane_state(1, "weight").clone()
+    wide.shared(torch.randn(5, 4, dtype=torch.float64)).square().sum().backward()
+    optimizer.step()
+    assert torch.equal(wide.lane_state(1, "weight"), before)
+    states = [t for s in optimizer.state.values() for t in s.values() if t.dim() > 1]
+    assert states and all(not t[1].any() and t[0].any() for t in states)

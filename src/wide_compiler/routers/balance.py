@@ -91,6 +91,10 @@ def balance(router: WideRouter, opinions: Mapping[str, Any]) -> Balance:
     total = sum(t.opinion for t in found if math.isfinite(t.opinion)) or 1.0
     for tower in found:
         tower.share = tower.opinion / total
+    if any(tower.gradient is not None for tower in found):
+        for tower in found:  # a backward pass that did not reach a tower left it without gradients
+            if tower.gradient is None and any(p.requires_grad for p in towers[tower.name].parameters()):
+                tower.gradient = 0.0
     _judge(found)
     return Balance(found)
 

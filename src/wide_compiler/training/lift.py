@@ -63,6 +63,7 @@ class LiftedOptimizer(LaneOptimizer):
         self.inner = type(self).kind(own)
         for mine, theirs in zip(self.param_groups, self.inner.param_groups, strict=True):
             mine.update({key: value for key, value in theirs.items() if key not in mine})
+        self.defaults = {**self.inner.defaults, **self.defaults}  # for groups that are added later
         self.state.update(self.inner.state)  # some optimisers create state in __init__
         self._link()
 
@@ -81,6 +82,7 @@ class LiftedOptimizer(LaneOptimizer):
                 loss = closure()
         before: list[tuple[Tensor, Tensor, dict[str, Any]]] = []
         kept: list[tuple[Tensor, Tensor, Tensor]] = []
+        begun: list[tuple[Tensor, Tensor]] = []  # parameters whose state the step creates, and masked lanes
         for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is None:
@@ -91,9 +93,8 @@ class LiftedOptimizer(LaneOptimizer):
                 if group[RATIO] is not None:
                     before.append((p, p.clone(), group))
                 if group[MASKED] is not None:
-                    state = [
-                        t for t in self.state[p].values() if isinstance(t, Tensor) and t.shape == p.shape
-                    ]
+                    state = self._by_lane(p)
+                    begun += [] if state else [(p, group[MASKED])]
                     kept += [(t, group[MASKED], t.index_select(0, group[MASKED])) for t in (p, *state)]
         self.inner.step()
         for p, old, group in before:
@@ -101,7 +102,13 @@ class LiftedOptimizer(LaneOptimizer):
             p.copy_(torch.lerp(old, p, ratio))
         for tensor, lanes, rows in kept:
             tensor.index_copy_(0, lanes, rows)
+        for p, lanes in begun:
+            for tensor in self._by_lane(p):
+                tensor.index_fill_(0, lanes, 0)
         return loss
+
+    def _by_lane(self, p: Tensor) -> list[Tensor]:
+        return [t for t in self.state[p].values() if isinstance(t, Tensor) and t.shape == p.shape]
 
     def fresh_state(self, group: dict[str, Any]) -> dict[str, float]:
         return {
