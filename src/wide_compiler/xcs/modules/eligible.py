@@ -22,8 +22,9 @@ INTERNAL = frozenset(vars(nn.Module()))
 # Names that classes may define: `forward` is analysed, and capturing does not use the others.
 _ALLOWED = {"forward", "extra_repr", "_get_name", "__init__", "__repr__", "__str__", "__doc__", "__module__"}
 _ALLOWED |= {"__init_subclass__", "__subclasshook__", "__annotations__", "__annotate__", "__annotate_func__"}
+_ALLOWED |= {"__annotations_cache__", "__static_attributes__"}  # written by Python 3.14 and 3.13
 _COPYING = {"__copy__", "__deepcopy__", "__del__", "__getnewargs__", "__getnewargs_ex__", "__bool__"}
-OVERRIDES = ({*dir(nn.Module)} | INTERNAL | _COPYING) - _ALLOWED - {"__annotations_cache__"}
+OVERRIDES = ({*dir(nn.Module)} | INTERNAL | _COPYING) - _ALLOWED
 PLAIN = (*IMMUTABLE, types.BuiltinFunctionType, type, types.ModuleType)
 TENSORS = {Tensor, nn.Parameter, type(None)}  # other types may override operators
 
