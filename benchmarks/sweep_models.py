@@ -246,7 +246,7 @@ _SWIN = {
     "num_classes": 5,
 }
 TORCHVISION |= {
-    "inception_v3": (128, {}),
+    "inception_v3": (128, {"aux_logits": False}),  # the auxiliary head wants 299
     "raft_small": (128, {}),
     "vision_transformer.VisionTransformer": (
         32,

@@ -39,6 +39,7 @@ class Captured:
     checkpointed: frozenset[str] = frozenset()  # paths of submodules under `torch.utils.checkpoint`
     reads_layout: bool = False  # whether the forward reads strides of its inputs
     asks_values: bool = False  # whether it reads values of tensors held by Python
+    traced: bool = True  # whether its code was told that it is traced
     shapes: list[tuple[int, ...]] = field(default_factory=list)  # of the inputs at capture
 
     def __post_init__(self) -> None:

@@ -143,6 +143,7 @@ def export_member(
     dynamic: Sequence[set[int]],
     observation: Observation,
     grad: bool = True,
+    like: Captured | None = None,
 ) -> Captured:
     """Capture `member` at the given input leaves; modules in `kept` (path -> why) become one node each.
 
@@ -150,20 +151,27 @@ def export_member(
     if the member's own forward cannot be traced. A forward that asks whether it is traced gets the answer of
     a plain call, or that of a trace where only this can be captured, or where only this keeps no submodule.
 
-    `dynamic[i]` are the dims of tensor i that are dynamic where the model allows it; `observation` is from a
-    run of the member at these inputs.
+    Args:
+        dynamic: `dynamic[i]` are the dims of tensor i that are dynamic where the model allows it.
+        observation: from a run of the member at these inputs.
+        like: the capture of another member, which kept some modules; the same are kept here.
     """
     observation.check()
+    attempts = _ATTEMPTS if observation.asks_tracing else _ATTEMPTS[-1:]
+    if like is not None and like.calls:
+        attempts = ((like.traced, True),)
+        kept = {call.path: call.why for call in like.calls if call.path} | kept
+    failing: dict[bool, dict[str, str]] = {False: dict(kept), True: dict(kept)}
     with CAPTURE:
-        for traced, keeps in _ATTEMPTS if observation.asks_tracing else _ATTEMPTS[-1:]:
+        for traced, keeps in attempts:
             try:
                 captured = _exported(
-                    member, leaves, spec, dict(kept), dynamic, observation, grad, traced, keeps
+                    member, leaves, spec, failing[traced], dynamic, observation, grad, traced, keeps
                 )
                 confirm(captured, member, leaves, observation)
                 break
             except CaptureFailed:
-                if (traced, keeps) == _ATTEMPTS[-1]:
+                if (traced, keeps) == attempts[-1]:
                     raise
             finally:
                 # A forward that behaves differently on fake tensors may have stored some of them.
@@ -227,7 +235,7 @@ def _exported(
             captured = _read(flat, exported, recorder)
             captured.reads_layout = flat.seen.layout.of_inputs
             captured.reads_grad_mode = flat.seen.layout.of_gradients
-            captured.asks_values = flat.seen.asks_values
+            captured.asks_values, captured.traced = flat.seen.asks_values, traced
             return captured
         except CaptureFailed:
             raise
@@ -246,9 +254,11 @@ def _exported(
                 torch_functions[recorder.unsupported] = f"torch.export cannot trace it: {_first_line(error)}"
             else:
                 culprit = failures[0] if failures else ""
-                if culprit == "" or culprit in kept or not keeps:
+                if culprit == "" or culprit in kept:
                     raise CaptureFailed(_first_line(error)) from error
                 kept[culprit] = why = f"torch.export cannot trace it: {_first_line(error)}"
+                if not keeps:
+                    raise CaptureFailed(why) from error
                 # Others of its class probably fail as well; treating them now saves a capture for each.
                 suspects |= dict.fromkeys(_others_of_its_class(member, culprit, {*kept, *suspects}), why)
                 if real_shapes is None:

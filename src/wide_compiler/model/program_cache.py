@@ -316,7 +316,9 @@ def capture_members(
         ]
         captured = None if first is None else derive_capture(*first, member, leaves, seen[0])
         if captured is None:
-            captured = export_member(member, leaves, spec, kept, dynamic, seen[0], grad)
+            captured = export_member(
+                member, leaves, spec, kept, dynamic, seen[0], grad, first[0] if first else None
+            )
         first = first or (captured, member)
         captured.rests_on = Snapshot().joined([one.check().outside() for one in seen])
         inside = Snapshot().joined([one.inside() for one in seen])
