@@ -49,7 +49,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 import wide_compiler
 from wide_compiler import oracle
 from wide_compiler.benchmark.document import provenance
-from wide_compiler.oracle.pair import compare_outputs, each_lane
+from wide_compiler.oracle.pair import compare_outputs
 
 RESULTS = Path(__file__).parent / "results" / "sweep_cpu.json"
 LANES = 3
@@ -229,8 +229,10 @@ def in_the_long_run(wide: wide_compiler.WideModel, batch: Lanes, mode: str) -> s
     """`fused` after a few more calls: members may have had to fill their caches first."""
     wide.train(mode == "train")
     for _ in range(FEW_CALLS):
+        given = copy.deepcopy(batch)
+        columns = map(list, zip(*(args for args, _ in given), strict=True))
         with torch.no_grad():
-            each_lane(wide, copy.deepcopy(batch))
+            wide.each(*columns, **{key: [kwargs[key] for _, kwargs in given] for key in given[0][1]})
         if not fused(wide):
             break
     return fused(wide)
