@@ -68,7 +68,10 @@ def made(results: dict[str, Any]) -> str:
         run = row.get("run", results)
         where = f"{run['device']}, torch {run['torch']}, Python {run['python']}"
         places.setdefault(where, []).append(run["date"])
-    return "; ".join(f"{len(dates)} rows: {where}, {max(dates)}" for where, dates in places.items())
+    return "; ".join(
+        f"{len(dates)} rows: {where}, runs begun {min(dates)} to {max(dates)}"
+        for where, dates in places.items()
+    )
 
 
 def summary(name: str, rows: list[dict[str, Any]]) -> str:
