@@ -221,3 +221,21 @@ def test_inside_torch_compile():
         compiled = torch.compile(router, backend="aot_eager", fullgraph=True)
         compiled(x).square().sum().backward()
     assert_same(*both)
+
+
+@pytest.mark.parametrize("frozen", [["tower_1"], ["tower_0", "tower_1", "tower_2", "tower_3", "tower_4"]])
+def test_frozen_weights_get_no_gradient_and_learn_again_later(frozen):
+    both = routers()
+    optimizers = [torch.optim.SGD(router.parameters(), lr=0.1, momentum=0.9) for router in both]
+    for learns in (True, False, True):
+        for router in both:
+            for name in frozen:
+                next(router[name].parameters()).requires_grad_(learns)
+        for _ in range(2):
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            backward(data(), *both)
+            assert_same(*both)
+            for optimizer in optimizers:
+                optimizer.step()
+            assert_same(*both)

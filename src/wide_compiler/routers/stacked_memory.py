@@ -48,9 +48,11 @@ class Memory:
                     self.leaves.append(StackedLeaf(stack, tensors))  # type: ignore[arg-type]
 
     def leaf_of(self, tensors: Sequence[Tensor]) -> StackedLeaf | None:
-        """Return the leaf whose rows are exactly these tensors, or None."""
+        """Return the leaf whose rows are exactly these tensors, all of which learn, or None."""
         home, lane = tensors[0].__dict__.get("stacked", (None, 0))
         if home is None or lane or len(home.parameters) != len(tensors):
+            return None
+        if not all(t.requires_grad for t in tensors):  # the leaf would give frozen ones a gradient
             return None
         rows = all(map(operator.is_, home.parameters, tensors))
         return home if rows and home.leaf.data_ptr() == tensors[0].data_ptr() else None
