@@ -119,7 +119,7 @@ def test_recursion_is_not_one_frame_deeper():
         return len(inspect.stack()) if n == 0 else frames(n - 1)
 
     fast = jit(frames)
-    assert fast(0) - frames(0) in (0, 1)  # the first call goes through the run time
+    assert fast(0) == frames(0)
     assert fast(3) == frames(3)
     assert jit(depth)(20) == depth(20)
 
@@ -160,9 +160,8 @@ def test_a_changed_source_is_not_trusted(tmp_path):
     space = {}
     exec(compile(path.read_text(), str(path), "exec"), space)
     path.write_text("def made(xs):\n    return [x - 1 for x in xs]\n")
-    fast = jit(space["made"])
     with pytest.warns(XcsWarning, match="not what it was compiled from"):
-        assert fast([1, 2]) == [2, 3]
+        fast = jit(space["made"])
     assert fast([1, 2]) == [2, 3]
 
 

@@ -1,15 +1,13 @@
 """The decorator `jit`: returns a plain function with `explain()` and `stats()`.
 
-The result is a real function, not a wrapper: its code object is replaced on the first call, so recursion does
-not need additional frames.
+The result is a real function, not a wrapper: it has the rewritten code and the closure cells of the original, so
+recursion does not need additional frames.
 """
 
-import ast
 import functools
 import inspect
 import linecache
 import sys
-import threading
 import types
 import warnings
 import weakref
@@ -31,9 +29,6 @@ from .text.source import NoSource, compiled, tree_of, written
 from .work import closure_values
 
 F = TypeVar("F", bound=Callable[..., Any])
-# `warnings` skips frames of the import system, recognised by file name, when it finds the warning's origin.
-# This file name makes it skip the first-call trampoline too.
-PASSED_OVER = "<xcs, like importlib._bootstrap>"
 
 
 class XcsWarning(UserWarning):
@@ -41,61 +36,31 @@ class XcsWarning(UserWarning):
 
 
 class Runtime:
-    """The state behind one jitted function; the rewritten code calls its sites `s0`, `s1` and `source`."""
-
-    def __init__(self, original: types.FunctionType, config: Config):
-        self.original, self.config = original, config
-        self.function: Any = None  # the jitted function
-        self.code: types.CodeType | None = None  # the code object that `jit` gave to it
-        self.texts: list[SiteText] = []
-        self.sites: list[Site] = []
-        self.traced: set[int] = set()  # indices of sites that a debugger or coverage tool has traced
-        self.why = ""  # why the function runs unchanged
-        self.ready = False
-        self.lock = threading.RLock()
+    """What the rewritten code of one function reads: its sites, as `s0`, `s1`, and so on."""
 
     compiling = staticmethod(torch.compiler.is_dynamo_compiling)
     tracer = staticmethod(sys.gettrace)
+
+    def __init__(
+        self, original: types.FunctionType, config: Config, texts: list[SiteText], code: types.CodeType
+    ):
+        self.original, self.config, self.texts, self.code = original, config, texts, code
+        self.function: Any = None  # the jitted function
+        self.traced: set[int] = set()  # indices of sites that a debugger or coverage tool has traced
+        self.sites = [Site(text, config, code.co_filename, self) for text in texts]
+        for site in self.sites:
+            setattr(self, f"s{site.text.index}", site)
 
     @staticmethod
     def source(function: Any, *args: Any, **kwargs: Any) -> ZipOrEnumerate:
         return ZipOrEnumerate(function, args, kwargs)
 
-    def prepared(self) -> types.FunctionType:
-        """Rewrite the function once, while other threads wait; return the function to run.
-
-        If that fails, every call goes to the original code.
-        """
-        with self.lock:
-            if not self.ready:
-                self._rewrite()
-                self.ready = True
-        return written(self.function) if self.why else self.function
-
-    def _rewrite(self) -> None:
-        try:
-            self.texts, code = rewritten(self.original)
-            self.sites = [Site(text, self.config, code.co_filename, self) for text in self.texts]
-        except WideError:
-            raise
-        except (NoSource, *OURS) as reason:
-            error = f"internal error while rewriting it: {type(reason).__name__}: {reason}"
-            self.why = str(reason) if isinstance(reason, NoSource) else error
-            self.texts = []
-            _warn(self.original.__qualname__, self.why)
-            return
-        for site in self.sites:
-            setattr(self, f"s{site.text.index}", site)
-        self.function.__code__ = self.code = code
-
     def explain(self) -> Explanation:
         """Return how each site ran, line by line, and why not faster."""
-        self.prepared()
         return explained(self)
 
     def stats(self) -> dict[str, dict[str, int]]:
         """Return the number of calls of each rung, by site."""
-        self.prepared()
         return by_site(self.sites)
 
 
@@ -108,48 +73,19 @@ def rewritten(original: types.FunctionType) -> Rewritten:
     like = original.__code__
     known = _known.get(like)
     if known is None or known[1].co_filename != like.co_filename:
-        rewriter = Rewriter(tree_of(original))
-        made = rewriter.rewritten()
-        code = compiled(_mentioning_runtime(made), like, [*like.co_freevars, RUNTIME])
-        if code.co_freevars != (*like.co_freevars, RUNTIME):
-            raise NoSource("its free variables are in an unexpected order")
-        known = rewriter.found, code.replace(co_name=like.co_name, co_qualname=like.co_qualname)
-        _known[like] = known
+        rewriter, code = Rewriter(tree_of(original)), like
+        tree = rewriter.rewritten()
+        if any(not site.reason for site in rewriter.found):
+            code = compiled(tree, like, [*like.co_freevars, RUNTIME])
+            if code.co_freevars != (*like.co_freevars, RUNTIME):
+                raise NoSource("its free variables are in an unexpected order")
+            code = code.replace(co_name=like.co_name, co_qualname=like.co_qualname)
+        known = _known[like] = rewriter.found, code
     return known
-
-
-def _mentioning_runtime(tree: Any) -> Any:
-    """Add a dead reference to the runtime, so that it is a free variable even in a function without sites."""
-    mention = ast.Name(RUNTIME, ast.Load())
-    if isinstance(tree, ast.Lambda):
-        tree.body = ast.copy_location(ast.IfExp(ast.Constant(True), tree.body, mention), tree.body)
-    else:
-        last = tree.body[-1]
-        tree.body.append(ast.copy_location(ast.If(ast.Constant(False), [ast.Expr(mention)], []), last))
-    return tree
 
 
 def _warn(name: str, why: str) -> None:
     warnings.warn(f"jit: {name} runs unchanged: {why}", XcsWarning, stacklevel=4)
-
-
-@functools.lru_cache(maxsize=256)
-def _trampoline(free: tuple[str, ...]) -> types.CodeType:
-    """Return code for the first call, with the same closure cells, which passes all to the runtime."""
-    cells = [f"cell_{i:06d}" for i in range(len(free) + 1)]
-    mention, spaces = ", ".join(cells), {}  # type: str, dict[str, Any]
-    text = f"""
-def outer({mention}):
-    def first(*args, **kwargs):
-        if False:
-            {mention}
-        if {cells[-1]}.compiling() or {cells[-1]}.tracer() is not None:
-            return {cells[-1]}.original(*args, **kwargs)
-        return {cells[-1]}.prepared()(*args, **kwargs)
-    return first
-"""
-    exec(compile(text, PASSED_OVER, "exec"), spaces)
-    return spaces["outer"](*cells).__code__
 
 
 @overload
@@ -198,7 +134,16 @@ def jit(fn: Any = None, *, config: Config | None = None) -> Any:
     if inner is not None and not _runs_as_it_is(inner, config)[0]:
         return _decorated(fn, inner, jit(inner, config=config))
     why, warn = _runs_as_it_is(fn, config)
-    return _as_it_is(fn, why, warn) if why else _jitted(fn, config)
+    if not why:
+        try:
+            return _jitted(fn, config)
+        except WideError:
+            raise
+        except NoSource as reason:
+            why, warn = str(reason), True
+        except OURS as error:
+            why, warn = f"internal error while rewriting it: {type(error).__name__}: {error}", True
+    return _as_it_is(fn, why, warn)
 
 
 def _inside_decorator(fn: Any) -> types.FunctionType | None:
@@ -239,13 +184,14 @@ def _runs_as_it_is(fn: Any, config: Config) -> tuple[str, bool]:
 
 
 def _jitted(fn: types.FunctionType, config: Config) -> types.FunctionType:
-    runtime = Runtime(fn, config)
-    cells = (*(fn.__closure__ or ()), types.CellType(runtime))
-    code = _trampoline(fn.__code__.co_freevars)
+    texts, code = rewritten(fn)
+    runtime = Runtime(fn, config, texts, code)
+    cells = fn.__closure__ or ()
+    if code is not fn.__code__:
+        cells = (*cells, types.CellType(runtime))
     made = types.FunctionType(code, fn.__globals__, fn.__name__, fn.__defaults__, cells)
     functools.update_wrapper(made, fn)
-    made.__kwdefaults__ = fn.__kwdefaults__
-    runtime.function, runtime.code = made, made.__code__
+    made.__kwdefaults__, runtime.function = fn.__kwdefaults__, made
     made.__xcs__ = runtime  # type: ignore[attr-defined]
     made.explain, made.stats = runtime.explain, runtime.stats  # type: ignore[attr-defined]
     return made

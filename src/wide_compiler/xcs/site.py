@@ -68,7 +68,7 @@ class Site:
 
     def __init__(self, text: SiteText, config: "Config", file: str, runtime: "Runtime"):
         self.text, self.config, self.file, self.runtime = text, config, file, runtime
-        self.checking = config.checking
+        self.checking: bool | None = None  # read from the environment at the first execution
         self.why = text.reason
         self.schedule = Schedule(config.measure, bool(self.why))
         if text.consumer in SHORT_CIRCUIT:
@@ -164,6 +164,8 @@ class Site:
     def _guarded(self, call: SiteCall, decide: Callable[[], None]) -> SiteCall:
         """Run `decide`. After an internal error the original code runs, and the error is recorded."""
         try:
+            if self.checking is None:
+                self.checking = self.config.checking
             self.schedule.enter()
             self.on = self.schedule.ready
             call.looked = timing.now()

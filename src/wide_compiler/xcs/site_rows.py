@@ -37,9 +37,9 @@ def explained(runtime: "Runtime") -> Explanation:
     sites = {site.text.index: site for site in runtime.sites}
     rows = [_row(text, sites.get(text.index)) for text in runtime.texts]
     name, note = runtime.original.__name__, ""
-    if not rows and not runtime.why:
+    if not rows:
         note = f"has no loops or independent statements; vmap({name}) maps it over a batch"
-    return Explanation(rows, runtime.why, runtime.original.__qualname__, note)
+    return Explanation(rows, "", runtime.original.__qualname__, note)
 
 
 def by_site(sites: Iterable[Site]) -> dict[str, dict[str, int]]:
