@@ -106,25 +106,23 @@ def _affords(work: Work, rung: "Rung", record: RungCosts) -> bool:
 def _tried(work: Work, rung: "Rung", record: RungCosts, plain: float) -> float | None:
     """Return the estimated seconds of a rung for all items; None if it fails.
 
-    The rung runs once to build what it needs (compilation, caches), then is timed with 1/8 and 1/4 of the
-    items.
+    The rung runs a few items to build what it needs (compilation, caches), then a part of the items is timed.
     """
     n, gpu = work.items.n, gpu_of(work)
-    quarter = n // PART if n >= 4 * PART else n
+    part = n // PART if n >= 4 * PART else n
     expected, why, began = None, "", timing.now()
     try:
-        part = _part(work, min(quarter, RUNNERS))
-        part.new = True
-        rung.run(part)
-        part.new = False
+        few = _part(work, min(part, RUNNERS))
+        few.new = True
+        rung.run(few)
+        few.new = False
         if gpu is not None:
-            expected = 0.0 if _wins(part, rung, gpu) else plain
+            expected = 0.0 if _wins(few, rung, gpu) else plain
         else:
-            few = _seconds(_part(work, max(quarter // 2, 1)), rung)
-            # Limit the cost of a trial to about twice one plain run.
-            many = _seconds(_part(work, quarter), rung) if few < plain else few
-            expected = many + max(many - few, 0.0) / (quarter - quarter // 2) * (n - quarter)
-            record.recent = [(expected, n)]
+            some, start = _part(work, part), timing.now()
+            rung.run(some)
+            record.recent = [(timing.now() - start, part)]
+            expected = record.predicted(n)
     except (Bail, Exception) as error:
         why = _reason(error)
     seconds = timing.now() - began
@@ -137,12 +135,6 @@ def _tried(work: Work, rung: "Rung", record: RungCosts, plain: float) -> float |
 def _part(work: Work, count: int) -> Work:
     items = Items([column[:count] for column in work.items.columns], count)
     return Work(work.site, work.plan, items, work.functions)
-
-
-def _seconds(work: Work, rung: "Rung") -> float:
-    began = timing.now()
-    rung.run(work)
-    return timing.now() - began
 
 
 def _wins(part: Work, rung: "Rung", gpu: torch.device) -> bool:

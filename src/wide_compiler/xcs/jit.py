@@ -1,7 +1,7 @@
 """The decorator `jit`: returns a plain function with `explain()` and `stats()`.
 
-The result is a real function, not a wrapper: it has the rewritten code and the closure cells of the original, so
-recursion does not need additional frames.
+The result is a real function, not a wrapper: it has rewritten code and the closure cells of the original, so
+recursion needs no additional frames.
 """
 
 import functools
