@@ -142,3 +142,14 @@ def test_parameters_of_two_dtypes_in_a_group(kind):
         for name, p in member.named_parameters():
             torch.testing.assert_close(wide.lane_state(lane, name), p.detach(), rtol=1e-4, atol=1e-5)
         assert [float(s["step"]) for s in optimizer.lane_state(lane)["state"].values()] == [3.0] * 4
+
+
+@pytest.mark.parametrize("params", [lambda model: model.parameters(), groups_of])
+def test_a_state_of_adagrad_holds_parameters_that_were_never_updated(params):
+    """PyTorch before 2.13 makes a state for every parameter at once, and fails without one."""
+    pair = Pair(Adagrad, params)
+    assert len(pair.optimizer.lane_state(1)["state"]) == 4
+    pair.steps(without=["0.bias", "2.weight"])
+    pair.alone[1] = STOCK[Adagrad](params(pair.members[1]), lr=0.01)
+    pair.alone[1].load_state_dict(pair.optimizer.lane_state(1))
+    pair.steps()

@@ -19,6 +19,7 @@ class Adagrad(LaneOptimizer):
 
     limits = {name: Limits() for name in ("lr", "lr_decay", "weight_decay", "eps")}
     fused_on, kernel, kernel_states = ("cpu",), "_fused_adagrad_", ("sum",)
+    state_from_start = True  # PyTorch before 2.13 makes it in the constructor
 
     def __init__(
         self,

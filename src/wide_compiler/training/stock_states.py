@@ -20,6 +20,9 @@ _HOW = ("foreach", "fused", "capturable", "params", "param_names", RATIO, MASKED
 class StockStates(LaneStates):
     """Optimiser whose state per lane converts to and from a `torch.optim` state_dict."""
 
+    # Whether the `torch.optim` class expects a state for parameters that have not been updated yet.
+    state_from_start = False
+
     def lane_state(self, lane: int) -> dict[str, Any]:
         """Return a state_dict for the `torch.optim` class over `wide.lane(lane).parameters()`."""
         lane = int(lane_indices(lane, self.n))
@@ -36,8 +39,11 @@ class StockStates(LaneStates):
             of_lane["params"] = list(range(count, count + len(group["params"])))
             groups.append(of_lane)
             for position, p in enumerate(group["params"], count):
-                if self.state.get(p):
-                    states[position] = self.stock_state(self._lane_of(p, lane), group)
+                state = self.state.get(p, {})
+                if not state and self.state_from_start:
+                    self._begin(p, state, group, {})
+                if state:
+                    states[position] = self.stock_state(self._lane_of(p, state, lane), group)
             count += len(group["params"])
         return {"state": states, "param_groups": groups}
 
@@ -49,9 +55,9 @@ class StockStates(LaneStates):
         """Convert one parameter's state from the form of `torch.optim`."""
         return state
 
-    def _lane_of(self, p: Tensor, lane: int) -> dict[str, Any]:
+    def _lane_of(self, p: Tensor, state: dict[str, Any], lane: int) -> dict[str, Any]:
         found = {}
-        for name, tensor in self.state[p].items():
+        for name, tensor in state.items():
             own = tensor[lane] if has_lanes(p) and tensor.dim() else tensor
             found[name] = own.cpu().clone() if name == "step" else own.clone()
         return found
