@@ -5,9 +5,10 @@ from itertools import pairwise
 import triton
 import triton.language as tl
 
-from ._triton import briefly, interpreting
+from ._triton import interpreting
 from .chain_tiles import load, load_weight, store, warps_fit
 from .operands import dot
+from .tuned import tuned
 
 # (PARTS, warps): PARTS programs per lane, each of which stores the gradients of its share of the layers.
 SHARES = ((1, 4), (1, 8), (4, 4), (4, 8), (1, 2), (4, 2))
@@ -93,11 +94,10 @@ def _parameter_grads(dws, dbs, g, h, n, l: tl.constexpr, DIMS: tl.constexpr, PAD
     store(at, dw, o, i, DIMS[l + 1], DIMS[l], DIMS[l + 1] == PADS[l + 1], DIMS[l] == PADS[l])
 
 
-@triton.autotune(
+@tuned(
     CONFIGS,
     key=["N_KEY", "PADS", "BB", "PRECISION"],
-    prune_configs_by={"early_config_prune": _prune},
-    do_bench=briefly,
+    prune=_prune,
 )
 @triton.heuristics({"EVEN": lambda args: args["B"] == args["BB"], "EARLY": _early})
 @triton.jit(do_not_specialize=["N_KEY", "SMS"])

@@ -5,10 +5,11 @@ from itertools import pairwise
 import triton
 import triton.language as tl
 
-from ._triton import briefly, interpreting
+from ._triton import interpreting
 from .activations import activate
 from .chain_tiles import load, load_weight, store, warps_fit
 from .operands import dot
+from .tuned import tuned
 
 SMOOTH = ("gelu", "gelu_tanh", "silu")  # derivative needs the pre-activation, not only the result
 
@@ -124,11 +125,10 @@ def _forward_tile(
     store(y + n * (B * DIMS[L]), tl.trans(h), b, o, B, DIMS[L], EVEN, DIMS[L] == PADS[L])
 
 
-@triton.autotune(
+@tuned(
     CONFIGS,
     key=["N_KEY", "B_KEY", "PADS", "PRECISION"],
-    prune_configs_by={"early_config_prune": _prune},
-    do_bench=briefly,
+    prune=_prune,
 )
 @triton.heuristics({"EVEN": lambda args: args["B"] % args["BB"] == 0, "HELD": _held})
 @triton.jit(do_not_specialize=["N_KEY", "B_KEY", "SMS"])

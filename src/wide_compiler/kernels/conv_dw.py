@@ -10,9 +10,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ._triton import briefly, likeliest, next_pow2, on_device, products, span
+from ._triton import likeliest, next_pow2, on_device, products, span
 from .conv_blocks import configs_of
 from .operands import rounded
+from .tuned import tuned
 
 PROGRAMS = 8 * 132  # enough to keep every multiprocessor of an H200 busy
 ROWS = 256  # fewest rows per program
@@ -35,7 +36,7 @@ def _prune(configs: list[triton.Config], named: dict, **meta) -> list[triton.Con
     return likeliest(kept, rows, every, named["N"] * max(1, named["M_KEY"] // ROWS)) or configs[-1:]
 
 
-@triton.autotune(
+@tuned(
     configs=configs_of(
         (
             # Two warps for 64 rows: with four, triton uses wgmma, which needs both operands transposed.
@@ -52,8 +53,7 @@ def _prune(configs: list[triton.Config], named: dict, **meta) -> list[triton.Con
         )
     ),
     key=["N", "M_KEY", "C", "O", "KH", "KW", "SH", "y_o", "x_c", "x_w", "PRECISION", "ATOMIC"],
-    prune_configs_by={"early_config_prune": _prune},
-    do_bench=briefly,
+    prune=_prune,
     reset_to_zero=["dw"],
 )
 @triton.jit(do_not_specialize=["M_KEY"])

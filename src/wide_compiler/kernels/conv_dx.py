@@ -10,16 +10,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ._triton import briefly, next_pow2, on_device, products, span
+from ._triton import next_pow2, on_device, products, span
 from .conv_blocks import configs_of, pixel_blocks
 from .operands import packed, rounded
+from .tuned import tuned
 
 
 def _prune(configs: list[triton.Config], named: dict, **meta) -> list[triton.Config]:
     return pixel_blocks(configs, named, meta["KH"] * meta["KW"], meta["C"], meta["O"], named["w_o"])
 
 
-@triton.autotune(
+@tuned(
     configs=configs_of(
         (
             (128, 64, 32, False, 4, 3),
@@ -41,8 +42,7 @@ def _prune(configs: list[triton.Config], named: dict, **meta) -> list[triton.Con
         )
     ),
     key=["N", "M_KEY", "C", "O", "KH", "KW", "SH", "y_o", "w_o", "PRECISION", "W_ROUNDED"],
-    prune_configs_by={"early_config_prune": _prune},
-    do_bench=briefly,
+    prune=_prune,
 )
 @triton.jit(do_not_specialize=["M_KEY"])
 def _dx_kernel(

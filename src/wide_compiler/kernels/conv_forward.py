@@ -6,9 +6,9 @@ Shapes as in `lane_conv`.
 import triton
 import triton.language as tl
 
-from ._triton import briefly
 from .conv_blocks import configs_of, pixel_blocks
 from .operands import rounded
+from .tuned import tuned
 
 # The autotuner times those kept by `_prune`.
 BLOCKS = (
@@ -36,11 +36,10 @@ def _prune(configs: list[triton.Config], named: dict, **meta) -> list[triton.Con
     return pixel_blocks(configs, named, meta["KH"] * meta["KW"], meta["O"], meta["C"], named["x_c"])
 
 
-@triton.autotune(
+@tuned(
     configs=configs_of(BLOCKS),
     key=["N", "M_KEY", "C", "O", "KH", "KW", "SH", "x_c", "x_w", "PACKED", "PRECISION", "W_ROUNDED"],
-    prune_configs_by={"early_config_prune": _prune},
-    do_bench=briefly,
+    prune=_prune,
 )
 @triton.jit(do_not_specialize=["M_KEY"])
 def conv_kernel(

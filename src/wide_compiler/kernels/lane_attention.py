@@ -14,8 +14,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ._triton import briefly, interpreting, next_pow2, on_device, products, supports
+from ._triton import interpreting, next_pow2, on_device, products, supports
 from .operands import rounded
+from .tuned import tuned
 
 MAX_WIDTH = 128
 
@@ -33,11 +34,10 @@ def _prune(configs: list[triton.Config], named: dict, **_) -> list[triton.Config
     return [c for c in configs if min(rows, 64) <= c.kwargs["BL"] <= rows]
 
 
-@triton.autotune(
+@tuned(
     configs=CONFIGS,
     key=["Z_KEY", "L_KEY", "S_KEY", "BE", "CAUSAL", "QK"],
-    prune_configs_by={"early_config_prune": _prune},
-    do_bench=briefly,
+    prune=_prune,
 )
 @triton.heuristics(
     {

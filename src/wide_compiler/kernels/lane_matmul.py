@@ -12,9 +12,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ._triton import HALVES, briefly, interpreting, next_pow2, on_device, products
+from ._triton import HALVES, interpreting, next_pow2, on_device, products
 from .activations import activate
 from .operands import dot
+from .tuned import tuned
 
 # (BM, BN, BK, warps, stages); the autotuner times those kept by `_prune`.
 BLOCKS = (
@@ -71,11 +72,10 @@ def _mode(a: Tensor, b: Tensor, compute: torch.dtype) -> str:
     return {"tf32x3": "bf16x6", "tf32": "bf16x3"}[mode]
 
 
-@triton.autotune(
+@tuned(
     configs=CONFIGS,
     key=["N_KEY", "M_KEY", "O_KEY", "K_KEY", "PRECISION", "A_ROWS", "B_ROWS"],
-    prune_configs_by={"early_config_prune": _prune},
-    do_bench=briefly,
+    prune=_prune,
 )
 @triton.heuristics({"EVEN_K": lambda args: args["K"] % args["BK"] == 0})
 @triton.jit(do_not_specialize=["N_KEY", "M_KEY", "O_KEY", "K_KEY"])

@@ -1,6 +1,7 @@
 """Choice of how a call runs: candidate plans are timed on the call itself, and the fastest is taken."""
 
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._dynamo_marks import outside_traces
 from ..config import WideConfig
 from ..errors import one_line
 from ..guards.modes import capturing
@@ -18,7 +20,7 @@ from ..measure.progress import StatusLine
 from ..measure.store import circumstances
 from ..remote_tensors import lane_runner, memory_id
 from ..replay import Replay
-from ..replay.cuda_graph import recorded
+from ..replay.cuda_graph import recorded, uncached_autocast
 from ..widen import LaneGraph
 from .plan_builder import CHUNKS, UNTRIED, BuiltPlan, CallPlan, PlanBuilder, channels_last
 from .site_times import SiteTimes
@@ -106,6 +108,7 @@ class Chooser:
         forced = sorted(config.strategies.items())
         return (*circumstances(self.cuda), self.graph.code, tensors, self.n, self.gradients, compiled, forced)
 
+    @outside_traces
     def choose(self) -> Tuned:
         if self.elsewhere:
             return self._there()
@@ -117,8 +120,11 @@ class Chooser:
             return self._tuned(CallPlan(compiled=self.config.compile), why)
         self.own_arguments = private_copies(self.arguments, self.written)
         reference = self._candidate(WIDE)
-        wrap = recorded if self.config.compile and self.cuda else None
-        with StatusLine("wide_compiler: measuring") as self.status:
+        records = self.config.compile and self.cuda
+        wrap = recorded if records else None
+        # Recordings run without autocast's cache, and torch.compile would compile anew for them.
+        mode = uncached_autocast() if records else nullcontext()
+        with StatusLine("wide_compiler: measuring") as self.status, mode:
             try:
                 with Contest(reference, self.gradients, self.cuda, self.reordered, wrap=wrap) as self.contest:
                     return self._remembered() or self._measured()
@@ -195,6 +201,8 @@ class Chooser:
             torch.cuda.empty_cache()
             plan = LOOP if self.can_split else WIDE
             return self._tuned(plan, "all lanes at once do not fit in memory")
+        if self.config.compile and self.cuda:
+            start_compile_workers()
         self.call_seconds = contest.once(contest.reference)
         self.seconds = budget(self.call_seconds, self.config.tune_seconds)
         if self.config.compile:  # compile time dwarfs a few more measurements
@@ -317,6 +325,14 @@ class Chooser:
                 continue
             candidates[label] = candidate
         self.contest.time(candidates, seconds, rounds, lambda _: self.status.tick())
+
+
+def start_compile_workers() -> None:
+    """Start torch.compile's worker processes. They need seconds, in which plans are timed uncompiled."""
+    with suppress(ImportError):  # PyTorch starts them itself at the first compilation
+        from torch._inductor.async_compile import maybe_warm_pool
+
+        maybe_warm_pool()
 
 
 def _is_tensor(argument: Any) -> bool:

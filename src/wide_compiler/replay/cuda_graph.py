@@ -16,20 +16,35 @@ class CaptureRefused(Exception):
 
 
 def capture(
-    call: Callable[[], Any], pool: Any = None, stream: torch.cuda.Stream | None = None
+    call: Callable[[], Any],
+    pool: Any = None,
+    stream: torch.cuda.Stream | None = None,
+    free_memory: bool = True,
 ) -> tuple[torch.cuda.CUDAGraph, Any]:
     """Return the graph of the kernels that `call` launches, and its result. The call must be warmed up.
 
     A call with a backward pass must have been warmed up on the same `stream`, because autograd runs backward
     on the stream where a leaf was first used.
+
+    Args:
+        free_memory: free unused memory first. That takes a fifth of a second, and without it a capture that
+            needs most of the GPU's memory may fail, as the allocator cannot free any during a capture.
     """
     graph = torch.cuda.CUDAGraph()
-    gc.collect()
+    torch.cuda.synchronize()
+    if free_memory:
+        gc.collect()
+        torch.cuda.empty_cache()
     collects = gc.isenabled()
     gc.disable()  # freeing GPU memory is not allowed during a capture
     try:
-        with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
-            return graph, call()
+        with torch.cuda.stream(stream or _side_stream()):
+            graph.capture_begin(pool, "thread_local")
+            try:
+                result = call()
+            finally:
+                graph.capture_end()
+            return graph, result
     except Exception as error:
         # A failed capture leaves PyTorch's random generator in capture mode; a successful one resets it.
         torch.cuda.synchronize()
@@ -94,7 +109,10 @@ def recorded(call: Callable[[], Any]) -> Callable[[], Any]:
     try:
         with uncached_autocast():
             on_stream(stream, call)
-            graph, kept = capture(call, stream=stream)
+            try:
+                graph, kept = capture(call, stream=stream, free_memory=False)
+            except CaptureRefused:
+                graph, kept = capture(call, stream=stream)
     except CaptureRefused:  # it will run without recording, so time it that way
         return call
 
