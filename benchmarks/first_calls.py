@@ -1,4 +1,4 @@
-"""How long it takes until a model is fast: in a fresh process, without and with what an earlier one has cached.
+"""How long it takes until a model is fast, in a fresh process, without and with what an earlier one cached.
 
     python benchmarks/first_calls.py                       a few models of strangers.py
     python benchmarks/first_calls.py --rows 5201:3 5201:6  these rows
