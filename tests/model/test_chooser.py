@@ -175,6 +175,21 @@ def test_under_load_a_clear_choice_is_not_provisional():
     assert [(answer["name"], answer["provisional"]) for answer in answers()] == [("wide", False)]
 
 
+def test_under_load_the_fastest_compiled_plan_is_looked_at_again_however_slow_it_was(monkeypatch):
+    """Compiled plans are timed after the others, perhaps under another load."""
+    x, models = torch.randn(N, 3, 4, dtype=torch.float64), members("mlp")
+    config = WideConfig(compile=True, backend="eager")
+    with use_clock(HeldClock(lambda label: 9.0 if "compiled" in label else 1.0, busy="somebody compiles")):
+        wide_compiler.compile(models, x[0], config=config).stacked(x)
+    (answer,) = answers()
+    assert answer["provisional"] and any("compiled" in label for label in answer["recipes"])
+    monkeypatch.setattr(os, "getpid", lambda: -1)  # a later process
+    wide = wide_compiler.compile(models, x[0], config=config)
+    with use_clock(HeldClock(lambda label: 1.0 if "compiled" in label else 9.0)):
+        wide.stacked(x)
+    assert wide.explain().tuned.plan.compiled and wide.explain().tuned.why == "confirmed"
+
+
 def remembered(name, recipe):
     settled = {"plain": ["loop"], "ms": {}, "provisional": False, "process": 0}
     return {"name": name, "recipes": {name: recipe}} | settled

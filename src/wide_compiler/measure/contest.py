@@ -246,14 +246,22 @@ class Contest:
         return winner({name: self.seconds[name] for name in candidates}, plain)
 
     def conclude(
-        self, key: tuple[Any, ...], name: str, plain: Sequence[str], recipes: Mapping[str, Any]
+        self,
+        key: tuple[Any, ...],
+        name: str,
+        plain: Sequence[str],
+        recipes: Mapping[str, Any],
+        rivals: Sequence[str] = (),
     ) -> Decision:
         """Store the decision for `name`, the winner; if measured under load, with the close losers.
 
-        `recipes` are plain data from which each candidate can be built again; `plain` as in `winner`.
+        Args:
+            plain: as in `winner`.
+            recipes: plain data from which each candidate can be built again.
+            rivals: losers that are stored under load even if they are not close.
         """
-        close = close_losers(self.seconds, name) if self.busy else []
-        kept = [label for label in (name, *close) if label in recipes]
+        losers = dict.fromkeys((*close_losers(self.seconds, name), *rivals)) if self.busy else ()
+        kept = [label for label in dict.fromkeys((name, *losers)) if label in recipes]
         answer = {"name": name, "plain": list(plain), "ms": self.ms, "provisional": len(kept) > 1}
         answer |= {"under": self.busy, "process": os.getpid()}
         answer["recipes"] = {label: recipes[label] for label in kept}

@@ -213,7 +213,7 @@ class Chooser:
             plain = [str(plan)]
             plan = self._search_compiled(plan)
         recipes = {label: asdict(plan) for label, plan in self.plans.items()}
-        decision = contest.conclude(self.key, str(plan), plain, recipes)
+        decision = contest.conclude(self.key, str(plan), plain, recipes, self._fastest_of_each_kind())
         return self._tuned(plan, decision.why, decision.ms)
 
     def _search(self) -> CallPlan:
@@ -296,6 +296,16 @@ class Chooser:
             return kept
         kept = {k: s for k, s in kept.items() if sites[k].primitive not in FUSED or s not in SINGLE_OPS}
         return kept | ({JOINED: "joined"} if JOINED in sites else {})
+
+    def _fastest_of_each_kind(self) -> list[str]:
+        """Return the fastest compiled plan and the fastest other one.
+
+        They are timed seconds apart, so a change of load between them says nothing about which is faster.
+        """
+        kinds: dict[bool, str] = {}
+        for label in sorted(self.contest.seconds, key=self.contest.seconds.__getitem__):
+            kinds.setdefault(self.plans[label].compiled, label)
+        return list(kinds.values())
 
     def _best(self, plans: list[CallPlan], plain: list[str]) -> CallPlan:
         timed = {label: s for label in map(str, plans) if (s := self.contest.seconds.get(label)) is not None}
