@@ -16,6 +16,7 @@ was tuned on it. Without a GPU the same runs on the CPU, without graphs.
 import argparse
 import contextlib
 import copy
+import gc
 import json
 import math
 import queue
@@ -568,6 +569,7 @@ def as_a_later_process():
 def make_candidate(row, name, want, result, runs):
     """Build one candidate and compare its results with `want`; a failure is kept in the result."""
     members, inputs = build(row)
+    gc.collect()  # what an earlier candidate held is freed now, not while this one is measured
     synchronize()
     before, started = megabytes(), time.perf_counter()
     signal.setitimer(signal.ITIMER_REAL, CANDIDATE_SECONDS)
@@ -644,7 +646,7 @@ def write(out, result):
         "torch": torch.__version__,
         "python": sys.version.split()[0],
     }
-    head |= {"date": time.strftime("%Y-%m-%d"), "first_call": FIRST_CALL}
+    head["date"] = time.strftime("%Y-%m-%d")
     head["missing"] = [r for r in before.get("missing", []) if r["id"] != result["id"]]
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(
@@ -779,10 +781,11 @@ Made by `python benchmarks/strangers.py --page`. {device}, PyTorch {torch}, Pyth
 Models, sizes, precision and mode are drawn from a seed, and every call gets another input tensor.
 `WideConfig.fast()` beside compiled `torch.func.vmap` and beside the loop, each in a CUDA graph, timed in
 turns. `ratio` is the time of the best peer over ours; `floor` what the row's bytes and operations would take
-at the GPU's peak rates; errors are relative to the loop in float64; the first call is {first_call}.
+at the GPU's peak rates; errors are relative to the loop in float64. First calls are with an empty cache while
+several rows are built at once, and ours, the first in its process, starts the compiler for both; where it
+says *warm*, code and answers were found that an earlier process had kept.
 
 """
-FIRST_CALL = "one in an empty cache while several rows are built at once"
 COLUMNS = ("row", "family", "model", "lanes", "batch", "dtype", "mode", "ours ms", "best peer ms", "ratio")
 COLUMNS += (
     "floor ms",
@@ -799,17 +802,21 @@ def page(out):
     table = [COLUMNS, ["---"] * len(COLUMNS)]
     for r in sorted(data["rows"], key=lambda r: -r.get("ratio", 0)):
         peer = r.get("best_peer", "")
-        both = [(r["host_us"], VMAP), (r["first_s"], VMAP), (r["mb"], peer)]
+        both = [(r["host_us"], VMAP, ""), (r["first_s"], VMAP, " *warm*" * r.get("warm", False))]
+        both.append((r["mb"], peer, ""))
         errors = " / ".join(f"{r['error'][k]:.0e}" if k in r["error"] else "-" for k in ("ours", "loop"))
         cells = [r[k] for k in ("id", "family", "text", "n", "batch", "dtype", "mode")]
         cells += [f"{r['ms'].get('ours', math.nan):.3f}"]
         cells += [f"{r['ms'].get(peer, math.nan):.3f} ({peer[:4]})", f"{r.get('ratio', math.nan):.2f}"]
-        cells += [f"{r['floor_ms']:.3f}", *(f"{t.get('ours', '-')} / {t.get(name, '-')}" for t, name in both)]
+        cells.append(f"{r['floor_ms']:.3f}")
+        cells += [f"{t.get('ours', '-')} / {t.get(name, '-')}{how}" for t, name, how in both]
         table.append([*map(str, cells), errors])
     ratios = [r["ratio"] for r in data["rows"] if "ratio" in r]
     lines = [f"| {' | '.join(row)} |" for row in table]
     lines += ["", f"{len(ratios)} rows: median {statistics.median(ratios):.2f}, lowest {min(ratios):.2f}, "]
     lines[-1] += f"{sum(ratio < 0.97 for ratio in ratios)} under 0.97."
+    notes = [f"{r['id']}: {r['note']}." for r in data["rows"] if r.get("note")]
+    lines += ["", *notes] if notes else []
     if data.get("missing"):
         lines += ["", "Drawn, but without a result:", ""]
         lines += [f"- {row['id']}: {row['why']}" for row in data["missing"]]

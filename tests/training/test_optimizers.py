@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from torch import nn
 from torch.optim import lr_scheduler
 
 import wide_compiler
@@ -419,3 +420,46 @@ def test_bad_input():
         SGD(parameters).load_lane_state(
             0, torch.optim.SGD([torch.nn.Parameter(torch.zeros(3))], lr=0.1).state_dict()
         )
+
+
+def transposed(grad):
+    return grad.mT.contiguous().mT if grad.dim() > 1 else grad
+
+
+@pytest.mark.parametrize(
+    ("kind", "stock"),
+    [
+        (Adam, torch.optim.Adam),
+        (AdamW, torch.optim.AdamW),
+        (SGD, torch.optim.SGD),
+        (Adagrad, torch.optim.Adagrad),
+    ],
+)
+@pytest.mark.parametrize("change", [None, transposed], ids=["one output", "transposed"])
+def test_gradients_in_another_layout_take_the_fused_step(kind, stock, change, monkeypatch):
+    """The gradient of a layer with one output has other strides than its weight, along an axis of size 1."""
+    members = [nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1)).double() for _ in range(3)]
+    x = torch.randn(5, 4, dtype=torch.float64)
+    wide = wide_compiler.compile(copy.deepcopy(members), x)
+    optimizer, alone = kind(wide.parameters(), lr=0.01), [stock(m.parameters(), lr=0.01) for m in members]
+    fused = []
+    own = type(optimizer).update_fused
+    monkeypatch.setattr(type(optimizer), "update_fused", lambda *args: fused.append(1) or own(*args))
+    for _ in range(3):
+        for model in (*members, wide):
+            model.zero_grad()
+        for member, own_optimizer in zip(members, alone, strict=True):
+            member(x).square().sum().backward()
+            own_optimizer.step()
+        wide.shared(x).square().sum().backward()
+        strides = [p.grad.stride() == p.stride() for p in wide.parameters()]
+        if change is None:
+            assert not all(strides)
+        else:
+            for p in wide.parameters():
+                p.grad = change(p.grad)
+        optimizer.step()
+    assert len(fused) == 3
+    for lane, member in enumerate(members):
+        for name, p in member.named_parameters():
+            torch.testing.assert_close(wide.lane_state(lane, name), p.detach(), rtol=1e-9, atol=1e-12)

@@ -81,6 +81,18 @@ class Bucket:
         return Bucket(params, grads, state, self.step, self.stacked)
 
 
+def in_layout_of(p: Tensor, grad: Tensor) -> Tensor:
+    """Return the gradient with the strides of its parameter; one that differs would stop all fused kernels.
+
+    Strides of axes of size 1 often differ (a layer with one output), which takes only a view.
+    """
+    if grad.stride() == p.stride() or memory_id(p) is not None:
+        return grad
+    if all(a == b for size, a, b in zip(p.shape, p.stride(), grad.stride(), strict=True) if size != 1):
+        return grad.as_strided(p.shape, p.stride())
+    return torch.empty_like(p).copy_(grad)
+
+
 def _lanes(tensors: list[Tensor]) -> list[list[Tensor]]:
     return [list(lane) for lane in zip(*[t.unbind(0) for t in tensors], strict=True)]
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..errors import ArgumentError, WrongTypeError
 from ..model.marks import has_lanes
-from .bucket import Bucket
+from .bucket import Bucket, in_layout_of
 from .groups import MASKED, name_of
 from .stock_states import StockStates
 
@@ -134,7 +134,7 @@ class LaneOptimizer(StockStates):
             if bucket is None:
                 bucket = buckets[key] = Bucket([], [], {name: [] for name in names}, step, wide)
             bucket.params.append(p)
-            bucket.grads.append(p.grad)
+            bucket.grads.append(in_layout_of(p, p.grad))
             for name in names:
                 bucket.state[name].append(state[name])
         for bucket in buckets.values():
