@@ -426,6 +426,12 @@ def transposed(grad):
     return grad.mT.contiguous().mT if grad.dim() > 1 else grad
 
 
+def other_stride_of_one(grad):
+    """As autograd makes it for a layer with one output: another stride along the axis of size 1."""
+    strides = [1 if size == 1 else stride for size, stride in zip(grad.shape, grad.stride(), strict=True)]
+    return grad.as_strided(grad.shape, strides)
+
+
 @pytest.mark.parametrize(
     ("kind", "stock"),
     [
@@ -435,7 +441,7 @@ def transposed(grad):
         (Adagrad, torch.optim.Adagrad),
     ],
 )
-@pytest.mark.parametrize("change", [None, transposed], ids=["one output", "transposed"])
+@pytest.mark.parametrize("change", [other_stride_of_one, transposed])
 def test_gradients_in_another_layout_take_the_fused_step(kind, stock, change, monkeypatch):
     """The gradient of a layer with one output has other strides than its weight, along an axis of size 1."""
     members = [nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1)).double() for _ in range(3)]
@@ -452,12 +458,9 @@ def test_gradients_in_another_layout_take_the_fused_step(kind, stock, change, mo
             member(x).square().sum().backward()
             own_optimizer.step()
         wide.shared(x).square().sum().backward()
-        strides = [p.grad.stride() == p.stride() for p in wide.parameters()]
-        if change is None:
-            assert not all(strides)
-        else:
-            for p in wide.parameters():
-                p.grad = change(p.grad)
+        for p in wide.parameters():
+            p.grad = change(p.grad)
+        assert not all(p.grad.stride() == p.stride() for p in wide.parameters())
         optimizer.step()
     assert len(fused) == 3
     for lane, member in enumerate(members):
