@@ -15,8 +15,8 @@ from .marks import has_lanes, mark_parameters
 from .members import Skeletons, build_tree, hooks_lost
 from .plan_builder import channels_last
 from .registered import Registered, stacked_tensor
-from .scope import Children, Place, Scope, find_ties
 from .select_rows import select_rows
+from .submodules import Children, Place, Scope, find_ties
 from .views import Views
 
 

@@ -15,7 +15,7 @@ from ..capture.skeleton import copy_member
 from ..capture.state import home_of
 from ..errors import AlignmentError
 from ..guards import ATOMS, MODULE_TABLES
-from .scope import Place, Scope
+from .submodules import Place, Scope
 
 
 def lane_tensors(models: Sequence[nn.Module], slot: Slot) -> list[Tensor]:

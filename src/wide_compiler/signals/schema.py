@@ -5,7 +5,7 @@ from typing import Any
 import yaml
 
 from ..errors import ArgumentError
-from .config import ShardConfig, SignalConfig, mesh_of_dimensions
+from .signal_config import ShardConfig, SignalConfig, mesh_of_dimensions
 
 
 class _Loader(yaml.SafeLoader):
