@@ -149,6 +149,36 @@ class LaneStore(Children, nn.Module):
                 stubs[name] = torch.empty_like(lanes[0], device="meta")
         self._forget()
 
+    def take_buffers(self, found: Mapping[str, Mapping[int, Tensor]]) -> None:
+        """Take over buffers that the members' forward has made, by path and lane.
+
+        From then on they are stacked, in `state_dict()`, and read by graphs like any other buffer.
+        """
+        for path, lanes in found.items():
+            owner, _, name = path.rpartition(".")
+            kinds = {(tuple(t.shape), t.dtype) for t in lanes.values()}
+            if len(lanes) < self.n or len(kinds) > 1:
+                raise UnsupportedError(
+                    f"the forward makes the buffer {path} in {len(lanes)} of {self.n} lanes, as {kinds}; "
+                    f"a stacked buffer has one shape and dtype in all: make it in the constructor"
+                )
+            scope, members = (
+                self.get_submodule(owner),
+                [m.get_submodule(owner) for m in self.skeletons.variants],
+            )
+            with torch.no_grad(), torch.inference_mode(False):
+                scope._buffers[name] = torch.stack([lanes[lane].detach() for lane in range(self.n)])
+            if name in members[0]._non_persistent_buffers_set:
+                scope._non_persistent_buffers_set.add(name)
+            for member, stub in zip(members, lanes.values(), strict=True):
+                member._buffers[name] = torch.empty_like(stub, device="meta")
+            self.places.append(Place(path, scope, name, "buffer"))
+            self.wide_states.add(path)
+        self._forget_programs()
+
+    def _forget_programs(self) -> None:
+        """Nothing was built yet, which knows the tensors there were."""
+
     def _forget(self) -> None:
         """Nothing was built yet of which this could be told."""
 
