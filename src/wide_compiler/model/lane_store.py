@@ -258,6 +258,14 @@ class LaneStore(Children, nn.Module):
                 place.tensor.data = place.tensor.data.clone()
         super()._load_from_state_dict(state_dict, prefix, *args)
 
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """As in `nn.Module`. Members whose tensors are views follow, also with `assign=True`."""
+        try:
+            return super().load_state_dict(*args, **kwargs)
+        finally:
+            if self.views.models:
+                self.views.relink(self.places, self.wide_states)
+
     def select_tensors(self, lanes: Sequence[int]) -> None:
         """Make new lane i of every tensor old lane `lanes[i]`; tensor objects stay the same."""
         if self.registered.builders and len(lanes) != self.n:
