@@ -770,7 +770,8 @@ Made by `python benchmarks/strangers.py --page`. {device}, PyTorch {torch}, Pyth
 Models, sizes, precision and mode are drawn from a seed, and every call gets another input tensor.
 `WideConfig.fast()` beside compiled `torch.func.vmap` and beside the loop, each in a CUDA graph, timed in
 turns. `ratio` is the time of the best peer over ours; `floor` what the row's bytes and operations would take
-at the GPU's peak rates; errors are relative to the loop in float64; the first call is {first_call}.
+at the GPU's peak rates; `host us` the time until a call returns, before the GPU is done; errors are relative
+to the loop in float64; the first call is {first_call}.
 
 """
 FIRST_CALL = "one in an empty cache while several rows are built at once"

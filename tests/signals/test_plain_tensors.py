@@ -184,7 +184,7 @@ def test_under_axis_1_a_layer_made_outside_is_cut():
 )
 def test_a_name_that_stands_twice_in_yaml_is_an_error(tmp_path, text, lines):
     (tmp_path / "c.yaml").write_text(text)
-    with pytest.raises(ArgumentError, match=f"stands twice, in {lines}"):
+    with pytest.raises(ArgumentError, match=f"is there twice, in {lines}"):
         gt.load_config(tmp_path / "c.yaml")
 
 

@@ -138,7 +138,7 @@ class LaneStore(Children, nn.Module):
                 if name in buffers[0]:
                     raise UnsupportedError(
                         f"the forward turns the buffer {path} into tensors of different shapes or dtypes in "
-                        f"different lanes, {kinds}; a stacked buffer has one"
+                        f"different lanes, {kinds}; a stacked buffer has one: keep one shape and dtype in all"
                     )
                 self.ragged.add(path)
                 continue
@@ -224,7 +224,8 @@ class LaneStore(Children, nn.Module):
         place = next(p for p in self.places if p.path == path)
         if place.kind == "parameter":
             raise InputError(
-                f"{path} is one parameter for all lanes (a shared trunk) and cannot differ by lane"
+                f"{path} is one parameter for all lanes (a shared trunk) and cannot differ by lane; "
+                f"give each model a copy of its own before compiling"
             )
         old = place.tensor
         with torch.inference_mode(False):
@@ -270,7 +271,10 @@ class LaneStore(Children, nn.Module):
         """Make new lane i of every tensor old lane `lanes[i]`; tensor objects stay the same."""
         if self.registered.builders and len(lanes) != self.n:
             path = next(iter(self.registered.builders))
-            raise InputError(f"{path} is a registered wide module, whose number of lanes cannot change")
+            raise InputError(
+                f"{path} is a registered wide module, whose number of lanes cannot change; compile the lanes "
+                f"that you want instead"
+            )
         for place in self.places:
             place.check_stored("select_lanes")
         self.views.select(lanes)

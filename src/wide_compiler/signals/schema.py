@@ -17,7 +17,7 @@ class _Loader(yaml.SafeLoader):
             name, line = self.construct_object(key, deep=True), key.start_mark.line + 1
             if name in seen:
                 raise yaml.YAMLError(
-                    f"{name!r} stands twice, in lines {seen[name]} and {line}; remove one of them"
+                    f"{name!r} is there twice, in lines {seen[name]} and {line}; remove one of them"
                 )
             seen[name] = line
         return super().construct_mapping(node, deep)
