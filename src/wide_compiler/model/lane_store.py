@@ -13,6 +13,7 @@ from ..remote_tensors import to_local
 from . import saving
 from .marks import has_lanes, mark_parameters
 from .members import Skeletons, build_tree, hooks_lost
+from .own_train import switch_lanes
 from .plan_builder import channels_last
 from .registered import Registered, stacked_tensor
 from .select_rows import select_rows
@@ -64,7 +65,17 @@ class LaneStore(Children, nn.Module):
         It is called for every lane with its own Python state, since it may also drop values cached from
         weights.
         """
-        self.skeletons.train(mode)
+        return self._switch(lambda member: member.train(mode), mode)
+
+    def eval(self) -> "LaneStore":
+        """As `train(False)`, by the members' own `eval` if they have one."""
+        return self._switch(lambda member: member.eval(), False)
+
+    def _switch(self, call: Callable[[nn.Module], Any], mode: bool) -> "LaneStore":
+        if self.skeletons.computes(call):
+            switch_lanes(self, call)
+        else:
+            self.skeletons.switch(call)
         skeleton = self.skeletons.lane(0)
         for path, module in self.named_modules():
             outer = self.registered.outer(path)
