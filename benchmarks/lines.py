@@ -50,7 +50,9 @@ def table() -> str:
     """Return the table, one row per folder and one for the files directly in the package."""
     folders = sorted(path.parent for path in SOURCE.glob("*/__init__.py"))
     groups = [(f"`{folder.name}`", sorted(folder.rglob("*.py")), purpose(folder)) for folder in folders]
-    groups.append(("files beside them", sorted(SOURCE.glob("*.py")), "Entry points, configuration, errors."))
+    groups.append(
+        ("files beside them", sorted(SOURCE.glob("*.py")), "Entry points, errors, explanations, lanes.")
+    )
     rows = ["| folder | files | lines | code | docstrings | for |", "| --- | --- | --- | --- | --- | --- |"]
     totals = [0, 0, 0, 0]
     for name, files, what in groups:

@@ -29,7 +29,10 @@ Milliseconds for all N lanes together, the median of samples taken in turns with
 many times faster than the eager loop over the N models, "x peer" the same against the fastest other way to
 run them whose result is right. "error" is the largest difference from the loop, relative to its largest
 number; "loop's own" is how far the loop itself is from the same in float64: where convolutions round to TF32,
-which PyTorch lets them on a GPU, no two ways of computing a gradient agree better than that.
+which PyTorch lets them on a GPU, no two ways of computing a gradient agree better than that. "floor" is what
+the row's bytes and operations would take at the GPU's peak rates. In the tables of routers, "sequence" is the
+towers run one after another, which is also what runs where it is the fastest. Rows of `wide_compiler 0.1.0`
+were measured with a development version before 0.5.0.
 """
 
 TITLES = {

@@ -221,3 +221,24 @@ def test_tensors_in_dicts_cost_one_capture_whatever_the_number_of_lanes(monkeypa
 
 def test_a_life_of_lanes_with_tables_of_their_own():
     assert not looped(live(lambda: Table().double()))
+
+
+class Committee(nn.Module):
+    """Holds a wide model, whose skeletons have meta tensors."""
+
+    def __init__(self, wide):
+        super().__init__()
+        self.wide, self.head = wide, nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.head(self.wide.shared(x).mean(0))
+
+
+def test_members_may_hold_wide_models():
+    def committee():
+        return Committee(wide_compiler.compile(nn.Linear(4, 3), torch.randn(1, 4), n=2)).double()
+
+    models, x = [committee() for _ in range(3)], torch.randn(5, 4).double()
+    wide = wide_compiler.compile(models, x)
+    torch.testing.assert_close(wide.shared(x), torch.stack([model(x) for model in models]))
+    torch.testing.assert_close(wide.lane(1)(x), models[1](x))

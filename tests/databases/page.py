@@ -18,15 +18,16 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "databases.md"
 KINDS = (*WAYS, "refused", "skip", "WRONG", "ERROR", "HANG")
 HEAD = """# PyTorch's own databases of operators and modules
 
-`python -m databases.report` takes the entries of `op_db` (and their in-place variants) and of `module_db`
-(in eval and in training), makes three lanes of each sample with numbers of their own, functions with their
-tensors as parameters, inputs and buffers in two placements, runs them through `each` and `shared`, and
-compares outputs, gradients and buffers with the members, each alone. `python -m databases.page` makes this
-page of its rows. torch {torch}.
+PyTorch tests itself with a list of its operators (`op_db`) and one of its modules (`module_db`), with
+sample inputs for each. Here every sample becomes three lanes with numbers of their own. Modules are taken
+in evaluation and in training; functions also in their in-place form, with their tensors as parameters,
+inputs or buffers. They run through `each` and `shared`, and outputs, gradients and buffers are compared
+with those of the members, each alone. `PYTHONPATH=src:tests python -m databases.report` does that;
+`databases.page` makes this page. torch {torch}.
 
-From best to worst: by rules of the library; with vmap of an op; with a loop over lanes for an op; the whole
-model as a loop. Refused is a clear error, skipped where the member itself fails. The worse of the two doors
-counts.
+The columns go from best to worst: all by rules of the library; with `vmap` of an op; with a loop over
+lanes for an op; the whole model as a loop. Refused is an error that says why; skipped is where the member
+itself fails. Of the two doors the worse counts.
 
 """
 

@@ -9,6 +9,7 @@ from torch import nn
 import wide_compiler
 from fn import Fn
 from wide_compiler import WideConfig, oracle
+from wide_compiler.errors import UsageError
 
 QUICK = WideConfig(tune_seconds=0)
 ORDERS = [[3, 1], [3, 2, 1, 0], [0, 0, 3, 3, 1]]
@@ -89,6 +90,21 @@ def test_an_earlier_loss_may_still_be_held():
         wide.select_lanes([0])
     assert wide.n == 4 and len(wide.weight) == len(wide.bias) == 4  # what fails changes nothing
     check(wide, (5,))
+
+
+@pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_gradient_hooks_stay_or_the_selection_is_refused(register):
+    wide = wide_compiler.compile(nn.Linear(5, 3), torch.randn(2, 5), n=3, config=QUICK)
+    calls = []
+    getattr(wide.weight, register)(lambda _: calls.append(1))
+    wide.select_lanes([0, 1])
+    wide.shared(torch.randn(2, 5)).sum().backward()
+    assert calls == [1]
+    held = wide.shared(torch.randn(2, 5))
+    with pytest.raises(UsageError, match="it has gradient hooks"):
+        wide.select_lanes([0])
+    held.sum().backward()
+    assert calls == [1, 1]
 
 
 def test_to_many_lanes_and_from_one():

@@ -174,6 +174,10 @@ def test_views_follow_the_wide_model(models, tmp_path):
     wide.double()
     assert models[0].fc1.weight.dtype == torch.float64
     assert torch.equal(models[3].fc2.bias, wide.fc2.bias[3])
+    wide.load_state_dict(copy.deepcopy(wide.state_dict()), assign=True)
+    with torch.no_grad():
+        wide.fc2.bias.add_(1)
+    assert torch.equal(models[3].fc2.bias, wide.fc2.bias[3])
 
 
 def test_a_shared_trunk_runs_once_and_sums_gradients():

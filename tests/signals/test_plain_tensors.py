@@ -184,7 +184,7 @@ def test_under_axis_1_a_layer_made_outside_is_cut():
 )
 def test_a_name_that_stands_twice_in_yaml_is_an_error(tmp_path, text, lines):
     (tmp_path / "c.yaml").write_text(text)
-    with pytest.raises(ArgumentError, match=f"stands twice, in {lines}"):
+    with pytest.raises(ArgumentError, match=f"is there twice, in {lines}"):
         gt.load_config(tmp_path / "c.yaml")
 
 
@@ -194,3 +194,30 @@ def test_a_functional_loss_with_plain_targets():
         assert F.cross_entropy(gt.tensor(x), y).item() == pytest.approx(
             F.cross_entropy(x, y).item(), rel=1e-5
         )
+
+
+def _doubles(gradient):
+    return gradient * 2
+
+
+def _doubles_in_place(parameter):
+    parameter.grad.mul_(2)
+
+
+@pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_gradient_hooks_of_parameters_stay_when_the_module_is_adopted(register):
+    hook = _doubles if register == "register_hook" else _doubles_in_place
+    model = nn.Linear(4, 2)
+    alone = copy.deepcopy(model)
+    handles = [getattr(m.weight, register)(hook) for m in (model, alone)]
+    signal("rows", [0, 1])
+    x = torch.randn(6, 4)
+    for removed in (False, True):
+        if removed:
+            [handle.remove() for handle in handles]
+        model.zero_grad(), alone.zero_grad()
+        with gt.signal.context("rows"):
+            loss = model(x).square().mean()
+        loss.backward()
+        alone(x).square().mean().backward()
+        torch.testing.assert_close(model.weight.grad.cpu(), alone.weight.grad)

@@ -116,7 +116,7 @@ def test_bad_evolution():
     wide = wide_compiler.compile(nn.Linear(3, 1), torch.randn(2, 3), n=4, config=PLAIN)
     with pytest.raises(ValueError, match="sigma must be above 0"):
         EvolutionStrategy(wide, sigma=0)
-    with pytest.raises(ValueError, match=r"ask\(\) draws the lanes first"):
+    with pytest.raises(ValueError, match=r"call ask\(\) first"):
         EvolutionStrategy(wide).tell(torch.ones(4))
     with pytest.raises(ValueError, match="LogUniform needs 0 < low <= high"):
         LogUniform(0.0, 1.0)

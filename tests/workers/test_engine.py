@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from wide_compiler.workers.engine import Engine
-from wide_compiler.workers.errors import NoWorkers, WorkerFailed
 from wide_compiler.workers.inprocess import InProcessPool
 from wide_compiler.workers.shared_memory import read_payload
 from wide_compiler.workers.templates import CONSTANT, NAMED, TENSOR
+from wide_compiler.workers.worker_errors import NoWorkers, WorkerFailed
 
 
 @pytest.fixture

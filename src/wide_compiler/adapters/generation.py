@@ -81,7 +81,10 @@ def _by_lane(given: Any, n: int, what: str) -> list[Tensor]:
     if isinstance(given, Tensor):
         return list(given) if given.dim() == 3 and len(given) == n else [given] * n
     if len(given) != n or not all(isinstance(x, Tensor) and x.dim() == 2 for x in given):
-        raise InputError(f"{what}: expected {n} tensors [B, T], one for each lane, or one tensor for all")
+        got = [tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__ for x in given]
+        raise InputError(
+            f"{what}: expected {n} tensors [B, T], one for each lane, or one tensor for all, got {got}"
+        )
     return list(given)
 
 

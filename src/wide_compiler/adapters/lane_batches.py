@@ -58,7 +58,9 @@ class LaneBatches(PerLane):
                 return
             for lane, batch in enumerate(batches):
                 if batch is None and last[lane] is None:
-                    raise InputError(f"lane {lane}: its data gave no batches")
+                    raise InputError(
+                        f"lane {lane}: its data gave no batches; a generator can be read only once"
+                    )
                 last[lane] = last[lane] if batch is None else batch  # a stopped lane repeats its last batch
             yield self._joined(last)
 
@@ -70,7 +72,10 @@ class LaneBatches(PerLane):
         keys = list(batches[0])
         for lane, batch in enumerate(batches):
             if list(batch) != keys:
-                raise InputError(f"lane {lane}: its batch has {list(batch)}, lane 0 has {keys}")
+                raise InputError(
+                    f"lane {lane}: its batch has {list(batch)}, lane 0 has {keys}; "
+                    f"give all lanes the same keys"
+                )
         shapes = {key: [batch[key].shape for batch in batches] for key in keys}
         if "attention_mask" not in keys and any(len(set(s)) > 1 for s in shapes.values()):
             main = next(key for key in keys if key not in self.targets and len(shapes[key][0]) > 1)

@@ -117,7 +117,7 @@ class WideAdapters(WideModel):
 
         name = name or self._new_name()
         if name in self.names:
-            raise ArgumentError(f"there is a lane {name!r} already")
+            raise ArgumentError(f"there is a lane {name!r} already; choose another name, or remove it first")
         model = injected(self.library, self.trunk, config, f"lane {name!r}")
         check_ranks(self.library, model, f"lane {name!r}")
         self._fitting(model, f"lane {name!r}")  # raises before anything changes

@@ -93,5 +93,5 @@ def find(name: str) -> list[Workload]:
     found += [table[bare] for table in (PRIMITIVE_CASES, MODELS) if bare in table]
     found = [workload for workload in found if kind in ("", workload.kind)]
     if not found:
-        raise UnknownNameError(name)
+        raise UnknownNameError(f"unknown workload {name!r}; choose one of {', '.join(choices())}")
     return found

@@ -95,6 +95,7 @@ def _observe(
     copy, originals = copy_member(member, shared, tensor_of and (lambda path: tensor_of(path).clone()))
     # Addresses show whether a forward replaces the storage of a parameter (`.data = ...`).
     before = {slot.path: (slot.tensor, _address(slot.tensor)) for slot in slots(copy)}
+    structure = _structure(copy)
     mine = _tree.tree_map(copy_of, (args, kwargs))
     given = [x for x in _tree.flatten(mine)[0] if isinstance(x, Tensor) and not x.is_inference()]
     versions = [x._version for x in given]
@@ -104,9 +105,9 @@ def _observe(
         before_draws = _random_states(copy, mine)
         output = observer.run(functools.partial(copy, *mine[0], **mine[1]))
         drew = not all(map(torch.equal, before_draws, _random_states(copy, mine)))
-    effects = list(observer.effects)
+    effects = [*observer.effects, *_restructured(structure, _structure(copy))]
     for slot in slots(copy):
-        tensor, place = before.get(slot.path, (None, 0))
+        tensor, place = before.get(slot.path, (slot.tensor, _address(slot.tensor)))
         if slot.kind == "parameter" and (slot.tensor is not tensor or _address(slot.tensor) != place):
             effects.append(f"its forward replaces the memory of the parameter {slot.path} (.data)")
     asks = (observer.asks_grad_mode, observer.asks_tracing)
@@ -125,6 +126,22 @@ def copy_of(leaf: Any) -> Any:
     copy = strided_copy(leaf.detach()).requires_grad_(leaf.requires_grad)
     with torch.enable_grad():
         return copy if leaf.is_leaf else strided_copy(copy)
+
+
+def _structure(model: nn.Module) -> dict[tuple[str, str], int]:
+    """(kind, path) of every submodule, parameter and buffer -> the identity of a submodule, 0 of a tensor."""
+    modules = {("module", path): id(module) for path, module in model.named_modules(remove_duplicate=False)}
+    return modules | {(slot.kind, slot.path): 0 for slot in slots(model) if slot.kind != "constant"}
+
+
+def _restructured(before: dict[tuple[str, str], int], after: dict[tuple[str, str], int]) -> list[str]:
+    """Effects on the structure of a member, which a graph would lose: the outermost first."""
+    for (kind, path), identity in before.items():
+        if (kind, path) not in after:
+            return [f"its forward removes the {kind} {path}"]
+        if after[kind, path] != identity:
+            return [f"its forward replaces the module {path}"]
+    return [f"its forward makes the {kind} {path}" for kind, path in after if (kind, path) not in before][:1]
 
 
 def _written(member: nn.Module, copy: nn.Module, tensor_of: Callable[[str], Tensor] | None) -> set[str]:

@@ -48,7 +48,10 @@ class TrialBatches:
             if len(ended) == len(raw):
                 return
             if ended:
-                raise InputError(f"epoch {ended[0]} of the data is shorter than another; make them alike")
+                raise InputError(
+                    f"epoch {ended[0]} of the data has fewer batches than another; "
+                    f"give all epochs the same number"
+                )
             if len(raw) == 1:
                 yield DoorBatch("shared", make_batch(raw[self.epochs[0]], self.split, device, "shared"))
             else:

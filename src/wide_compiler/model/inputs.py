@@ -11,7 +11,7 @@ from ..capture import observe_member
 from ..capture.strides import is_ragged_or_sparse, kind_of
 from ..errors import InputError, SampleError
 from .program import Call
-from .scope import Place
+from .submodules import Place
 
 
 def normalize_sample(sample: Any, sample_kwargs: Mapping[str, Any] | None) -> tuple[tuple, dict]:

@@ -13,10 +13,11 @@ from ..remote_tensors import to_local
 from . import saving
 from .marks import has_lanes, mark_parameters
 from .members import Skeletons, build_tree, hooks_lost
+from .own_train import switch_lanes
 from .plan_builder import channels_last
 from .registered import Registered, stacked_tensor
-from .scope import Children, Place, Scope, find_ties
 from .select_rows import select_rows
+from .submodules import Children, Place, Scope, find_ties
 from .views import Views
 
 
@@ -64,7 +65,17 @@ class LaneStore(Children, nn.Module):
         It is called for every lane with its own Python state, since it may also drop values cached from
         weights.
         """
-        self.skeletons.train(mode)
+        return self._switch(lambda member: member.train(mode), mode)
+
+    def eval(self) -> "LaneStore":
+        """As `train(False)`, by the members' own `eval` if they have one."""
+        return self._switch(lambda member: member.eval(), False)
+
+    def _switch(self, call: Callable[[nn.Module], Any], mode: bool) -> "LaneStore":
+        if self.skeletons.computes(call):
+            switch_lanes(self, call)
+        else:
+            self.skeletons.switch(call)
         skeleton = self.skeletons.lane(0)
         for path, module in self.named_modules():
             outer = self.registered.outer(path)
@@ -138,7 +149,7 @@ class LaneStore(Children, nn.Module):
                 if name in buffers[0]:
                     raise UnsupportedError(
                         f"the forward turns the buffer {path} into tensors of different shapes or dtypes in "
-                        f"different lanes, {kinds}; a stacked buffer has one"
+                        f"different lanes, {kinds}; a stacked buffer has one: keep one shape and dtype in all"
                     )
                 self.ragged.add(path)
                 continue
@@ -148,6 +159,36 @@ class LaneStore(Children, nn.Module):
             for stubs in [stubs for stubs in buffers if name in stubs]:
                 stubs[name] = torch.empty_like(lanes[0], device="meta")
         self._forget()
+
+    def take_buffers(self, found: Mapping[str, Mapping[int, Tensor]]) -> None:
+        """Take over buffers that the members' forward has made, by path and lane.
+
+        From then on they are stacked, in `state_dict()`, and read by graphs like any other buffer.
+        """
+        for path, lanes in found.items():
+            owner, _, name = path.rpartition(".")
+            kinds = {(tuple(t.shape), t.dtype) for t in lanes.values()}
+            if len(lanes) < self.n or len(kinds) > 1:
+                raise UnsupportedError(
+                    f"the forward makes the buffer {path} in {len(lanes)} of {self.n} lanes, as {kinds}; "
+                    f"a stacked buffer has one shape and dtype in all: make it in the constructor"
+                )
+            scope, members = (
+                self.get_submodule(owner),
+                [m.get_submodule(owner) for m in self.skeletons.variants],
+            )
+            with torch.no_grad(), torch.inference_mode(False):
+                scope._buffers[name] = torch.stack([lanes[lane].detach() for lane in range(self.n)])
+            if name in members[0]._non_persistent_buffers_set:
+                scope._non_persistent_buffers_set.add(name)
+            for member, stub in zip(members, lanes.values(), strict=True):
+                member._buffers[name] = torch.empty_like(stub, device="meta")
+            self.places.append(Place(path, scope, name, "buffer"))
+            self.wide_states.add(path)
+        self._forget_programs()
+
+    def _forget_programs(self) -> None:
+        """Nothing was built yet, which knows the tensors there were."""
 
     def _forget(self) -> None:
         """Nothing was built yet of which this could be told."""
@@ -194,7 +235,8 @@ class LaneStore(Children, nn.Module):
         place = next(p for p in self.places if p.path == path)
         if place.kind == "parameter":
             raise InputError(
-                f"{path} is one parameter for all lanes (a shared trunk) and cannot differ by lane"
+                f"{path} is one parameter for all lanes (a shared trunk) and cannot differ by lane; "
+                f"give each model a copy of its own before compiling"
             )
         old = place.tensor
         with torch.inference_mode(False):
@@ -228,11 +270,22 @@ class LaneStore(Children, nn.Module):
                 place.tensor.data = place.tensor.data.clone()
         super()._load_from_state_dict(state_dict, prefix, *args)
 
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """As in `nn.Module`. Members whose tensors are views follow, also with `assign=True`."""
+        try:
+            return super().load_state_dict(*args, **kwargs)
+        finally:
+            if self.views.models:
+                self.views.relink(self.places, self.wide_states)
+
     def select_tensors(self, lanes: Sequence[int]) -> None:
         """Make new lane i of every tensor old lane `lanes[i]`; tensor objects stay the same."""
         if self.registered.builders and len(lanes) != self.n:
             path = next(iter(self.registered.builders))
-            raise InputError(f"{path} is a registered wide module, whose number of lanes cannot change")
+            raise InputError(
+                f"{path} is a registered wide module, whose number of lanes cannot change; compile the lanes "
+                f"that you want instead"
+            )
         for place in self.places:
             place.check_stored("select_lanes")
         self.views.select(lanes)

@@ -15,7 +15,8 @@ from ..capture.skeleton import copy_member
 from ..capture.state import home_of
 from ..errors import AlignmentError
 from ..guards import ATOMS, MODULE_TABLES
-from .scope import Place, Scope
+from .submodules import Place, Scope
+from .train_effects import computes
 
 
 def lane_tensors(models: Sequence[nn.Module], slot: Slot) -> list[Tensor]:
@@ -210,17 +211,34 @@ class Skeletons:
     @property
     def moves(self) -> bool:
         """Whether members, or an overridden `train`, may change their Python state."""
-        return self.separated or any(map(_has_own_train, self.variants[0].modules()))
+        return self.separated or self.has_own_train()
 
     def train(self, mode: bool, path: str = "") -> None:
         """Call the `train` of the members, or of their submodule at `path`; it may do more than set flags."""
+        self.switch(lambda module: module.train(mode), path)
+
+    def switch(self, call: Callable[[nn.Module], Any], path: str = "") -> None:
+        """Call `train` or `eval` of the members, or of their submodule at `path`."""
         modules = [variant.get_submodule(path) for variant in self.variants]
-        idle = not self.separated and all(module.training == mode for module in modules)
         for module in modules:
-            module.train(mode)
-        own = any(_has_own_train(module) for module in modules[0].modules())
-        if own and not idle:
+            call(module)
+        if self.has_own_train(path):
             self.note_move()
+
+    def computes(self, call: Callable[[nn.Module], Any], path: str = "") -> bool:
+        """Return whether `call`, to `train` or `eval` at `path`, touches tensors."""
+        if not self.has_own_train(path):
+            return False
+        return any(computes(self.copied(variant), call, path) for variant in self.variants)
+
+    def has_own_train(self, path: str = "") -> bool:
+        return any(map(_has_own_train, self.variants[0].get_submodule(path).modules()))
+
+    def replace(self, other: "Skeletons") -> None:
+        """Take over the skeletons of `other`, made of the same lanes."""
+        self.variants, self.variant_of_lane = other.variants, other.variant_of_lane
+        self.separated, self.shared = other.separated, other.shared
+        self.note_move()
 
     def note_move(self) -> None:
         """The members' Python may have changed what they hold."""
@@ -239,7 +257,8 @@ class Skeletons:
 
 
 def _has_own_train(module: nn.Module) -> bool:
-    return type(module).train is not nn.Module.train or "train" in vars(module)
+    own = type(module).train is not nn.Module.train or type(module).eval is not nn.Module.eval
+    return own or not vars(module).keys().isdisjoint(("train", "eval"))
 
 
 def _reversed(copy: nn.Module, originals: dict[int, Any]) -> dict[int, Any]:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from .. import _tree
 from ..capture import Captured, canonical_names
+from ..capture.state import Slot
 from ..errors import InputError
 from ..guards.modes import plain_world
 from ..lane_values import LaneValues
@@ -158,6 +159,8 @@ class LoopProgram:
     calls_left: float = math.inf  # calls before a capture is tried again
     # Buffers and plain tensors whose shape or dtype the last call has changed, by path and lane.
     reshaped: dict[str, dict[int, Tensor]] = field(default_factory=dict)
+    # Buffers that the last call has made, by path and lane.
+    made: dict[str, dict[int, Tensor]] = field(default_factory=dict)
 
     def holds(self) -> bool:
         """Return False once a capture shall be tried again; the members' Python itself is never stale."""
@@ -172,7 +175,7 @@ class LoopProgram:
     def run(self, states: Any, call: Call, n: int, chunk: int | None = None, rng: Any = None) -> Any:
         """Return the lanes' results, stacked; a list if arguments were given per lane."""
         self.calls_left -= 1
-        self.reshaped = {}
+        self.reshaped, self.made = {}, {}
         results = []
         returns: list[tuple[Tensor, Tensor]] = []
         members = states[MEMBERS]
@@ -231,7 +234,10 @@ class LoopProgram:
             elif not _write_constant(states[canonical][lane], value):
                 self.reshaped.setdefault(canonical, {})[lane] = value
 
-        return lent(member, tensor_of, returns, note, self.reads_layout)
+        def made(slot: Slot) -> None:
+            self.made.setdefault(slot.path, {})[lane] = slot.tensor
+
+        return lent(member, tensor_of, returns, note, self.reads_layout, made)
 
 
 def _write_constant(place: Tensor, value: Tensor) -> bool:

@@ -375,7 +375,7 @@ def _check_outputs_alike(model: Any, call: Call) -> None:
         if found != shapes[0]:
             raise AlignmentError(
                 f"lane {lane} gives outputs of shape {found}, lane 0 gives {shapes[0]}; "
-                f"they cannot be stacked"
+                f"they cannot be stacked: return one shape in all lanes (padded, say)"
             )
 
 

@@ -39,7 +39,9 @@ class ProgrammedLanes(LaneStore):
         self.config = config or WideConfig()
         if self.registered.builders and self.config.chunk_lanes:
             path = next(iter(self.registered.builders))
-            raise ArgumentError(f"chunk_lanes cannot split the registered wide module {path!r}")
+            raise ArgumentError(
+                f"chunk_lanes cannot split the registered wide module {path!r}; leave chunk_lanes out"
+            )
         kept = dict.fromkeys(self.registered.builders, "registered")
         self.programs = ProgramCache(self.config, kept, tuple(graph_passes))
         self.stand_ins: set[str] = set()  # paths of tensors without data while building

@@ -82,7 +82,8 @@ def _copy_in(model: Any, lane: int, member: nn.Module) -> None:
         if not torch.equal(place.tensor, member.get_parameter(place.path)):
             raise InputError(
                 f"{place.path} is one parameter for all lanes (a shared trunk), "
-                "and this state has other values for it"
+                "and this state has other values for it; load_state_dict changes it for all lanes, "
+                "or give each model a copy of its own before compiling"
             )
     with torch.no_grad():
         for slot in [slot for slot in slots(member) if slot.kind != "constant"]:  # not in a state_dict

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
+from ..capture.state import has_gradient_hooks
 from ..errors import UsageError
 
 
@@ -46,7 +47,7 @@ def _shape_expected(parameter: Tensor) -> torch.Size:
 def _leave_graph(parameter: Tensor) -> None:
     """Detach a parameter from the graph of an earlier loss, whose backward becomes impossible."""
     try:
-        if parameter._backward_hooks:
+        if has_gradient_hooks(parameter):
             raise RuntimeError("it has gradient hooks")
         torch.utils.swap_tensors(parameter, nn.Parameter(parameter.data))
     except RuntimeError as error:

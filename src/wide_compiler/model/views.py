@@ -8,7 +8,7 @@ from torch import nn
 
 from ..capture import slots
 from ..capture.state import canonical_names
-from .scope import Place
+from .submodules import Place
 
 
 class Views:

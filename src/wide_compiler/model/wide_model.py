@@ -198,6 +198,8 @@ class WideModel(ProgrammedLanes):
             result = program.run(states, call, self.n, rng=seeds)
         if program.reshaped:
             self.reshape_states(program.reshaped)
+        if program.made:
+            self.take_buffers(program.made)
         self.skeletons.note_move()
         self._forget_routes()
         if self.views.models:  # a forward may have replaced a parameter's memory
@@ -206,6 +208,10 @@ class WideModel(ProgrammedLanes):
 
     def _forget(self) -> None:
         super()._forget()
+        self._forget_routes()
+
+    def _forget_programs(self) -> None:
+        self.programs.clear()
         self._forget_routes()
 
     def _forget_routes(self) -> None:

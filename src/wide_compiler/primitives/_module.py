@@ -99,7 +99,10 @@ class WideModule(nn.Module):
             raise ArgumentError(f"{cls.__name__}: the number of lanes must be a positive integer, got {n!r}")
         if isinstance(cls.MEMBER, tuple):
             kinds = ", ".join(f"nn.{kind.__name__}" for kind in cls.MEMBER)
-            raise ArgumentError(f"{cls.__name__} may be of {kinds}: make them yourself, and use from_modules")
+            raise ArgumentError(
+                f"{cls.__name__} has members of several kinds ({kinds}): "
+                f"make them yourself, and call from_modules"
+            )
         return [cls.MEMBER(*args, **kwargs) for _ in range(n)]
 
     def _stack(self, modules: Iterable[nn.Module], strategy: str) -> None:

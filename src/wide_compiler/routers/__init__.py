@@ -4,11 +4,13 @@ from .balance import Balance, TowerBalance, balance
 from .base_router import BaseRouter, RouterError
 from .base_tower import BaseTower
 from .compile_router import CompileRouter
-from .explain import GroupRow, Plan, RouterExplanation
 from .fusion import AttentionFusion, GatedFusion, MeanFusion, WeightedFusion
+from .router_explanation import GroupRow, RouterExplanation, RouterPlan
 from .tower_group import VMapTowerGroup
 from .towers import AttentionTower, GatedTower, PreNormTower, ResidualTower, SequentialTower
 from .wide_router import WideRouter
+
+Plan = RouterPlan  # its shorter name, which is kept
 
 __all__ = [
     "AttentionFusion",
@@ -26,6 +28,7 @@ __all__ = [
     "ResidualTower",
     "RouterError",
     "RouterExplanation",
+    "RouterPlan",
     "SequentialTower",
     "TowerBalance",
     "VMapTowerGroup",

@@ -22,12 +22,12 @@ from ..model.program import Call
 from ..model.program_cache import ProgramCache
 from .branches import Branches
 from .calls import without_history
-from .explain import Declined, Plan
 from .module_lanes import ModuleLanes
 from .piecewise import Piecewise, in_pieces
 from .programs import InSequence
 from .rehearsal import Rehearsal
 from .rewritten import Rewritten
+from .router_explanation import Declined, RouterPlan
 from .verdict import HOOKED, LOOP, TOGETHER, Verdict
 
 NOTHING_ALIKE = "no two independent modules of one structure are called with inputs of the same kind"
@@ -122,16 +122,16 @@ class BranchPrograms(ProgramCache):
     def _loop(self, failure: Exception, call: Call, model: Any) -> Any:
         return InSequence(str(failure))
 
-    def plan(self, program: Any) -> Plan:
+    def plan(self, program: Any) -> RouterPlan:
         """Return the plan of a program, with the measurements so far."""
         name = type(self.model).__name__
         if isinstance(program, InSequence):
-            return Plan([*self.declined, *stacked_already(self.model)], program.why, name)
+            return RouterPlan([*self.declined, *stacked_already(self.model)], program.why, name)
         if isinstance(program, Piecewise):
             return program.plan(name)
         verdict = program.verdict
         why, ms = ("", {}) if verdict is None else ("" if verdict.together else verdict.why, verdict.ms)
-        plan = Plan([*program.plan, *self.declined, *stacked_already(self.model)], why, name, ms=ms)
+        plan = RouterPlan([*program.plan, *self.declined, *stacked_already(self.model)], why, name, ms=ms)
         for planned in plan.groups:
             call = next(c for c in program.calls if c.group.names == planned.paths)
             rows = call.group.explain()

@@ -8,7 +8,7 @@ from torch import Tensor, fx, nn
 
 from ..capture import OPAQUE, Captured, structure
 from .dependencies import Dependencies, Joining
-from .explain import Declined, GroupRow
+from .router_explanation import Declined, GroupRow
 
 
 @dataclass

@@ -10,10 +10,10 @@ from ..config import WideConfig
 from ..model.inputs import normalize_sample
 from .base_router import RouterError
 from .calls import call_of
-from .explain import Plan
 from .piecewise import alike_modules
 from .planned_model import PlannedModel
 from .programs import InSequence
+from .router_explanation import RouterPlan
 
 
 class CompileRouter:
@@ -48,17 +48,19 @@ class CompileRouter:
             router.compile_towers(sample, sample_kwargs)
         return router
 
-    def compile_towers(self, sample: Any = None, sample_kwargs: Mapping[str, Any] | None = None) -> Plan:
+    def compile_towers(
+        self, sample: Any = None, sample_kwargs: Mapping[str, Any] | None = None
+    ) -> RouterPlan:
         """Return the plan: from the sample, or the last call, else a guess from the modules' structure."""
         if sample is not None or sample_kwargs:
             self.planned.settle(call_of(*normalize_sample(sample, sample_kwargs)))
         return self.plan
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> RouterPlan:
         """The current plan."""
         name = type(self.model).__name__
-        return self.planned.plan or Plan(alike_modules(self.model), name=name, settled=False)
+        return self.planned.plan or RouterPlan(alike_modules(self.model), name=name, settled=False)
 
     def compile(self, mode: str | None = None, **options: Any) -> nn.Module:
         """Return a module that runs the plan; with a mode or options, compiled by `torch.compile` as well.
@@ -72,7 +74,7 @@ class CompileRouter:
             return model
         return torch.compile(model, mode=mode, **options)  # type: ignore[return-value]
 
-    def explain(self) -> Plan:
+    def explain(self) -> RouterPlan:
         """Return the plan, with how each group ran in the last call."""
         return self.plan
 

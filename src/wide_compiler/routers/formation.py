@@ -11,11 +11,11 @@ from ..capture import CaptureFailed, structure
 from ..config import WideConfig
 from ..guards import ModuleGuard
 from .calls import Calls
-from .explain import GroupRow
 from .idle_children import sorted_by_use
 from .order import in_order, others_can_see
+from .router_explanation import GroupRow
 from .stacked_memory import Memory
-from .tower_group import Route, VMapTowerGroup
+from .tower_group import GroupRoute, VMapTowerGroup
 
 
 class Formation:
@@ -29,7 +29,7 @@ class Formation:
         for name, tower in self.towers.items():
             # A lazy tower has no structure before its first forward, so it forms its own group.
             by_structure.setdefault(structure(tower) or name, []).append(name)
-        self.latest: Plan | None = None
+        self.latest: TowerPlan | None = None
         self.groups: dict[tuple[str, ...], VMapTowerGroup] = {}
         self._form([(names, frozenset()) for names in by_structure.values()])
         kinds = [type(self.towers[names[0]]) for names in self.names]
@@ -67,13 +67,13 @@ class Formation:
         """Return whether the formation is still valid for these towers."""
         return self.towers == towers and self.guard.holds()
 
-    def plan(self, names: tuple[str, ...], args: tuple, kwargs: dict) -> "Plan":
+    def plan(self, names: tuple[str, ...], args: tuple, kwargs: dict) -> "TowerPlan":
         """How the named towers run such a call."""
         if self.may_merge:
             self._merge(args, kwargs)
         calls = Calls.shared(args, kwargs)
-        groups: list[tuple[Route | None, tuple[str, ...]]] = []
-        routes: dict[tuple[str, ...], Route] = {}
+        groups: list[tuple[GroupRoute | None, tuple[str, ...]]] = []
+        routes: dict[tuple[str, ...], GroupRoute] = {}
         captured: set[str] = set()
         for group, lanes in self.split(names):
             if group is None:
@@ -95,8 +95,8 @@ class Formation:
                 if route.fused is not None:
                     routes[part] = route
         parts = in_order(names, [part for part in parts if part in routes], seen)
-        steps = [Step(part, routes.get(part), part[0] in captured) for part in parts]
-        self.latest = Plan(groups, steps)
+        steps = [TowerStep(part, routes.get(part), part[0] in captured) for part in parts]
+        self.latest = TowerPlan(groups, steps)
         return self.latest
 
     def split(self, names: tuple[str, ...]) -> list[tuple[VMapTowerGroup | None, Any]]:
@@ -124,19 +124,19 @@ class Formation:
         return self.latest.explain()
 
 
-class Step(NamedTuple):
+class TowerStep(NamedTuple):
     """Towers that run as lanes, or one that runs its own Python; `captured`: whether it has a graph."""
 
     names: tuple[str, ...]
-    route: Route | None
+    route: GroupRoute | None
     captured: bool = False
 
 
-class Plan(NamedTuple):
+class TowerPlan(NamedTuple):
     """How the towers run one call: by group (a single tower has no route), and in order."""
 
-    groups: list[tuple[Route | None, tuple[str, ...]]]
-    steps: list[Step]
+    groups: list[tuple[GroupRoute | None, tuple[str, ...]]]
+    steps: list[TowerStep]
 
     def explain(self) -> list[GroupRow]:
         rows = []

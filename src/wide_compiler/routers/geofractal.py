@@ -15,7 +15,7 @@ from .base_tower import BaseTower
 __all__ = ["BaseRouter", "BaseTower", "WideRouter"]
 
 
-class WideRouter(wide_router.WideRouter):
+class GeofractalRouter(wide_router.WideRouter):
     """`wide_compiler.routers.WideRouter` for towers that return `(opinion, features)`."""
 
     def wide_forward(  # type: ignore[override]
@@ -24,3 +24,6 @@ class WideRouter(wide_router.WideRouter):
         """Return the towers' opinions by name."""
         outputs = super().wide_forward(x, mask, tower_names, **kwargs)
         return {name: out[0] if isinstance(out, tuple) else out for name, out in outputs.items()}
+
+
+WideRouter = GeofractalRouter  # the name in code written for geofractal

@@ -41,7 +41,7 @@ class GroupCall:
         self.lanes = tuple(range(len(paths)))
         self.watchable = all(Recipe.of(tower).watchable for tower in self.group.towers)
         self.plans = TracedStore()
-        self.known = KnownCalls()  # the group's `Route`s of calls that ran together
+        self.known = KnownCalls()  # the group's `GroupRoute`s of calls that ran together
 
     @classmethod
     def of(

@@ -10,8 +10,8 @@ from .. import _tree
 from ..capture import clone_member, structure
 from ..config import WideConfig
 from .calls import call_of, without_history
-from .explain import Declined, GroupRow, Plan
 from .rehearsal import Rehearsal
+from .router_explanation import Declined, GroupRow, RouterPlan
 from .row_group import RowGroup
 from .shadow import shadow_of_tree
 from .split_loop import RUN, SAFE, memory_is_apart, split_forward
@@ -50,14 +50,14 @@ class Piecewise:
             return self.model(*args, **kwargs)
         return self.shadow(*args, **kwargs)
 
-    def plan(self, name: str) -> Plan:
+    def plan(self, name: str) -> RouterPlan:
         """Return the plan of all parts."""
         rows: list[Any] = [group.explain() for group in self.groups]
         declined: list[Any] = [Declined.of(("",), "loop", self.why, op=name)]
         for path, part in self.parts.items():
             rows += [row.below(path) for row in part.plan.groups]
             declined += [row.below(path) for row in part.plan.declined]
-        return Plan(rows + declined, "" if self.verdict.together else self.verdict.why, name)
+        return RouterPlan(rows + declined, "" if self.verdict.together else self.verdict.why, name)
 
 
 class RoundRunner:

@@ -13,11 +13,11 @@ from ..guards.modes import ambient_modes, plain_world
 from ..model.program import Call
 from .branch_programs import BranchPrograms, judge_model
 from .calls import KnownCalls, call_of, first_that, tensors_in
-from .explain import Plan
 from .piecewise import Piecewise
 from .programs import InSequence
 from .recipe import Recipe
 from .rewritten import OtherShapes, Rewritten
+from .router_explanation import RouterPlan
 from .traced import look_of, made_up_call, outside_the_trace
 
 # Limit on kept states of the model, such as train and eval, with parts frozen or not.
@@ -109,7 +109,7 @@ class PlannedModel(nn.Module):
             return ran
 
     @property
-    def plan(self) -> Plan | None:
+    def plan(self) -> RouterPlan | None:
         """The plan of the last call; None before the first."""
         return None if self.ran is None else self.ran.programs.plan(self.ran.program)
 

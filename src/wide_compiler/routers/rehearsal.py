@@ -14,7 +14,7 @@ from .. import _tree
 from ..capture import clone_member, structure
 from ..model.members import hooks_lost
 from .dependencies import Joining, why_apart
-from .explain import Declined
+from .router_explanation import Declined
 from .wide_router import WideRouter
 
 CallId = tuple[str, int]  # a module's path, and the index of its call

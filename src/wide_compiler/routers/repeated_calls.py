@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from ..guards.tensors import TableGuard
 from .calls import KnownCalls, tensors_in
-from .explain import GroupRow
-from .formation import Formation, Plan
+from .formation import Formation, TowerPlan
+from .router_explanation import GroupRow
 from .tower_holder import TowerHolder
 
 Towers = dict[str, nn.Module]
@@ -26,7 +26,7 @@ class RepeatedCall:
         plan: how they run.
     """
 
-    def __init__(self, towers: Towers, names: tuple[str, ...], formation: Formation, plan: Plan):
+    def __init__(self, towers: Towers, names: tuple[str, ...], formation: Formation, plan: TowerPlan):
         self.towers, self.names, self.plan = towers, names, plan
         self.running = [(name, towers[name]) for name in names]
         self.formation = formation if any(step.route for step in plan.steps) else None

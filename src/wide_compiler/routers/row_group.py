@@ -17,9 +17,9 @@ from ..measure.store import circumstances
 from ..model.program import Call, WideProgram
 from ..model.routes import Routes
 from .calls import without_history
-from .explain import GroupRow
 from .fused_lanes import Fused
 from .programs import some_lanes
+from .router_explanation import GroupRow
 from .tower_group import VMapTowerGroup
 from .verdict import HOOKED, LOOP, TOGETHER, TOLL, Verdict
 

@@ -14,12 +14,12 @@ from ..model.program import Call, WideProgram
 from ..model.routes import Routes
 from .cache_output import CACHE_READ, CacheAsOutput
 from .calls import Calls
-from .explain import GroupRow
 from .fused_lanes import Fused
 from .idle_children import without_children
 from .label import labels_told_apart, watch_labels
 from .module_lanes import ModuleLanes
 from .programs import InSequence, ModulePrograms, some_lanes
+from .router_explanation import GroupRow
 from .stacked_memory import Memory
 from .verdict import Verdict, judge
 
@@ -48,10 +48,10 @@ class VMapTowerGroup:
         self.config = config or WideConfig()
         self.guard, self.memory = guard, memory
         self.programs = ModulePrograms(self.config, {})
-        self.routes = Routes()  # a `Route` by lanes and cache key of a call
+        self.routes = Routes()  # a `GroupRoute` by lanes and cache key of a call
         # Smaller groups with their lanes, if the towers' Python leads to different computations.
         self.parts: list[tuple[VMapTowerGroup, Lanes]] = []
-        self.latest: Route | None = None
+        self.latest: GroupRoute | None = None
         self._living: ModuleLanes | None = None
         self._originals: dict[int, Any] = {}
         self.names_count = False  # whether the towers' forward reads their names
@@ -90,7 +90,7 @@ class VMapTowerGroup:
             return route.fused(calls.call.tensors)
         return route.in_sequence(calls)
 
-    def route(self, lanes: Lanes, calls: Calls) -> "Route":
+    def route(self, lanes: Lanes, calls: Calls) -> "GroupRoute":
         """How these lanes run such a call: found, or built and measured."""
         key = (lanes, *self._key(calls.call))
         route = self.routes.get(key)
@@ -161,8 +161,8 @@ class VMapTowerGroup:
                 own = (self.config, self.guard, self.memory, self.idle)
                 self.parts.append((VMapTowerGroup(names, towers, *own), members))
 
-    def _route(self, lanes: Lanes, calls: Calls) -> "Route":
-        route = Route(self, lanes)
+    def _route(self, lanes: Lanes, calls: Calls) -> "GroupRoute":
+        route = GroupRoute(self, lanes)
         program = self.program(calls.call)
         if isinstance(program, WideProgram):
             fused = Fused(some_lanes(program, lanes, len(self)), self.living, lanes, self.guard, self.memory)
@@ -180,7 +180,7 @@ class VMapTowerGroup:
 
     def note(self, lanes: Lanes, program: WideProgram | None, why: str) -> None:
         """Record how these lanes run in a trace, for `explain`."""
-        route = self.latest = Route(self, lanes)
+        route = self.latest = GroupRoute(self, lanes)
         route.verdict = Verdict(program is not None, why)
         if program is not None:
             route.fused = Fused(program, self.living, lanes)
@@ -193,7 +193,7 @@ class VMapTowerGroup:
         return self.latest.explain()
 
 
-class Route:
+class GroupRoute:
     """How some lanes of a group run calls with one cache key."""
 
     def __init__(self, group: VMapTowerGroup, lanes: Lanes):
@@ -219,7 +219,7 @@ class Route:
                 outputs[position] = tower(*args, **kwargs)
         return [outputs[position] for position in range(len(self.lanes))]
 
-    def lane_graphs(self, calls: Calls) -> "Iterator[Route]":
+    def lane_graphs(self, calls: Calls) -> "Iterator[GroupRoute]":
         """The routes by which its lanes run together; the others run by themselves."""
         if self.fused is not None:
             yield self

@@ -21,7 +21,7 @@ from ..model.isolation import made_up
 from ..model.members import hooks_lost
 from ..model.program import Call, WideProgram
 from ..model.routes import split_feeds
-from .formation import Formation, Plan, Step
+from .formation import Formation, TowerPlan, TowerStep
 from .order import in_order, others_can_see
 from .programs import some_lanes
 from .recipe import Recipe, parts_of, walk
@@ -102,14 +102,14 @@ def traced_plan(
     signature, kinds, shapes, any_batch, modes, grad = look
     shared = (False,) * len(kinds)
     steps: dict[tuple[str, ...], TracedStep] = {}
-    plan = Plan([], [])
+    plan = TowerPlan([], [])
 
     def add(group: VMapTowerGroup, lanes: tuple[int, ...]) -> tuple[str, ...]:
         watchable = all(recipes[group.names[lane]].watchable for lane in lanes)
         step = step_for(group, lanes, look, shared, watchable)
         if step.program is not None:
             steps[tuple(step.names)] = step
-            plan.steps.append(Step(tuple(step.names), group.latest))
+            plan.steps.append(TowerStep(tuple(step.names), group.latest))
         return tuple(step.names)
 
     @functools.cache
@@ -128,7 +128,7 @@ def traced_plan(
     for part in parts:
         if len(part) > 1 and part not in steps:
             add(formation.place[part[0]][0], tuple(formation.place[name][1] for name in part))
-    formation.latest = Plan(plan.groups, [step for step in plan.steps if step.names in parts])
+    formation.latest = TowerPlan(plan.groups, [step for step in plan.steps if step.names in parts])
     return [steps.get(part) or TracedStep(list(part)) for part in parts]
 
 

@@ -12,10 +12,10 @@ from ..config import WideConfig
 from ..guards.modes import plain_world
 from .base_router import RUNNING, forget_filled, overridable
 from .calls import call_of, first_that
-from .explain import RouterExplanation
 from .formation import Formation
 from .recipe import Recipe
 from .repeated_calls import RepeatedCall, RouterCalls
+from .router_explanation import RouterExplanation
 from .stacked_memory import Memory
 from .tower_group import VMapTowerGroup
 from .tower_holder import TowerHolder, check_takes_mask

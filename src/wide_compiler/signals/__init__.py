@@ -2,11 +2,10 @@
 
 from torch import manual_seed
 
-from ..workers.errors import ClusterError, NoWorkers, WorkerDied, WorkerFailed, WorkerHung
-from . import debug, lanes, modules, nn, observing
+from ..workers.worker_errors import ClusterError, NoWorkers, WorkerDied, WorkerFailed, WorkerHung
+from . import debug, lanes_over_workers, modules, nn, observing
 from . import scope as signal
-from .checkpoint import checkpoint, restart
-from .config import ShardConfig, SignalConfig, clear_configs, load_config, register_config
+from .checkpoint_restart import checkpoint, restart
 from .creation import (
     arange,
     empty,
@@ -24,6 +23,7 @@ from .creation import (
 )
 from .modules import adopt
 from .runtime import cpu_workers, gpu_workers, ray_workers, shutdown
+from .signal_config import ShardConfig, SignalConfig, clear_configs, load_config, register_config
 from .steps import step
 from .tensor import SignalTensor
 
@@ -47,7 +47,7 @@ __all__ = [
     "from_numpy",
     "full",
     "gpu_workers",
-    "lanes",
+    "lanes_over_workers",
     "linspace",
     "load_config",
     "manual_seed",

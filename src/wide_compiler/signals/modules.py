@@ -77,6 +77,7 @@ def become(x: Tensor, handle: Tensor, name: str) -> None:
         handle = nn.Parameter(handle, x.requires_grad)
     else:
         handle.requires_grad_(x.requires_grad)
+    hooks = x._backward_hooks, x._post_accumulate_grad_hooks
     try:
         torch.utils.swap_tensors(x, handle)
     except RuntimeError as error:
@@ -85,6 +86,10 @@ def become(x: Tensor, handle: Tensor, name: str) -> None:
             f"holds it ({error}); "
             "call signals.adopt(model) before the first forward, or drop that loss first"
         ) from None
+    if hooks[0] is not None:  # assigned again, as autograd's own list of them went with the plain tensor
+        x._backward_hooks = hooks[0]
+    if hooks[1] is not None:
+        x._post_accumulate_grad_hooks = hooks[1]
 
 
 def _is_plain(x: Any) -> bool:

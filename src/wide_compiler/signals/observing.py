@@ -11,7 +11,7 @@ import torch
 
 from ..observe.endpoint import Endpoint
 from ..training import progress_line
-from . import config, runtime, scope
+from . import runtime, scope, signal_config
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ def open_endpoint() -> Endpoint | None:
     def about() -> dict[str, Any]:
         signals = {
             name: list(found.shard.workers)
-            for name, found in sorted(config.signals().items())
+            for name, found in sorted(signal_config.signals().items())
             if found.shard is not None
         }
         return {"pid": os.getpid(), "signals": signals, "losses": losses.latest}

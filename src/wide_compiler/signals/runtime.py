@@ -19,7 +19,7 @@ from ..workers.inprocess import InProcessPool
 from ..workers.local import LocalPool, abandon_fork_server, close_fork_server
 from ..workers.ray import Cluster, RayPool
 from ..workers.stream import Mesh, Pool
-from . import config
+from . import signal_config
 
 
 class StartOptions(NamedTuple):
@@ -82,7 +82,7 @@ def _environment() -> tuple[int | None, Cluster | None]:
 def engine() -> Engine:
     """Return the running engine; starts as many CPU workers as the configured signals need."""
     if _engine is None:
-        cpu_workers(_environment()[0] or config.highest_worker() + 1)
+        cpu_workers(_environment()[0] or signal_config.highest_worker() + 1)
     assert _engine is not None
     return _engine
 

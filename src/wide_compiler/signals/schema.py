@@ -5,7 +5,7 @@ from typing import Any
 import yaml
 
 from ..errors import ArgumentError
-from .config import ShardConfig, SignalConfig, mesh_of_dimensions
+from .signal_config import ShardConfig, SignalConfig, mesh_of_dimensions
 
 
 class _Loader(yaml.SafeLoader):
@@ -17,7 +17,7 @@ class _Loader(yaml.SafeLoader):
             name, line = self.construct_object(key, deep=True), key.start_mark.line + 1
             if name in seen:
                 raise yaml.YAMLError(
-                    f"{name!r} stands twice, in lines {seen[name]} and {line}; remove one of them"
+                    f"{name!r} is there twice, in lines {seen[name]} and {line}; remove one of them"
                 )
             seen[name] = line
         return super().construct_mapping(node, deep)

@@ -16,7 +16,7 @@ from ..errors import ArgumentError
 from ..workers.layout import Axes
 from ..workers.regions import Regions
 from ..workers.stream import Mesh
-from . import config, runtime
+from . import runtime, signal_config
 
 if TYPE_CHECKING:
     from .creation import CreationMode
@@ -79,11 +79,11 @@ _ranges: list[tuple[int, int, Placement]] = []
 
 def placement_of(name: str) -> Placement | None:
     """Return a signal's placement, or None if it is unknown (warns once) or has no shard."""
-    found = config.find(name)
+    found = signal_config.find(name)
     if found is None:
         if name not in _warned:
             _warned.add(name)
-            known = ", ".join(config.known()) or "none"
+            known = ", ".join(signal_config.known()) or "none"
             warnings.warn(f"unknown signal {name!r} is ignored; known signals: {known}", stacklevel=4)
         return None
     if found.shard is None:
@@ -154,7 +154,7 @@ def enter(name: str, backward: str | None = None) -> None:
     if not isinstance(name, str):
         raise ArgumentError(f"a signal's name must be a string, got {name!r}")
     placement = placement_of(name)
-    found = config.find(name)
+    found = signal_config.find(name)
     back_name = backward or (found.backward_signal if found is not None else None)
     behind = placement_of(back_name) if back_name is not None else placement
     mode = CreationMode()

@@ -15,7 +15,7 @@ from torch.optim import optimizer as optim
 from ..guards.modes import ambient_modes
 from ..guards.reads import ATOMS, Entry, SequenceItems, Table, same_items
 from ..guards.tensors import TableGuard
-from . import config, scope
+from . import scope, signal_config
 from .step_observer import HOOKS
 from .step_optimizers import GroupCount, NotRepeatable
 from .tensor import SignalTensor, _WithoutSubclass
@@ -199,7 +199,7 @@ def _tables(
     called: list[nn.Module], optimizers: list[Optimizer], hooks: list[Any]
 ) -> Iterator[tuple[str, dict]]:
     """Yield the dictionaries that PyTorch's own code reads, which the observer does not see."""
-    yield "the configuration of signals", config.signals()
+    yield "the configuration of signals", signal_config.signals()
     yield "the hooks of all optimisers", optim._global_optimizer_pre_hooks
     yield "the hooks of all optimisers", optim._global_optimizer_post_hooks
     for name, table in vars(nn_module).items():

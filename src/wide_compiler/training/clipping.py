@@ -33,7 +33,9 @@ def clip_lane_norms_(
     norms = torch.linalg.vector_norm(torch.stack([norm.to(common) for norm in each]), norm_type, dim=0)
     if error_if_nonfinite and not bool(norms.isfinite().all()):
         lanes = (~norms.isfinite()).nonzero().flatten().tolist()
-        raise UsageError(f"the gradients of lanes {lanes} are not finite")
+        raise UsageError(
+            f"the gradients of lanes {lanes} are not finite; error_if_nonfinite=False clips the others"
+        )
     limit = lane_number("max_norm", max_norm, n, Limits(), norms.device)
     factors = (limit / (norms.double() + 1e-6)).clamp(max=1.0)
     for dtype in {g.dtype for g in grads}:

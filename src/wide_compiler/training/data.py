@@ -107,7 +107,10 @@ class PerLane(Shared):
 
     def check(self, n: int) -> None:
         if len(self.sources) != n:
-            raise InputError(f"there is data for {len(self.sources)} lanes, the model has {n}")
+            raise InputError(
+                f"there is data for {len(self.sources)} lanes, the model has {n}; "
+                f"give one source for each lane"
+            )
 
     def __iter__(self) -> Iterator[Any]:
         ended = object()
@@ -229,7 +232,10 @@ class FoldBatches(Shared):
 
     def check(self, n: int) -> None:
         if len(self.index) != n:
-            raise InputError(f"the data has folds for {len(self.index)} lanes, the model has {n}")
+            raise InputError(
+                f"the data has folds for {len(self.index)} lanes, the model has {n}; make it with "
+                f"fold_batches(..., n={n})"
+            )
 
     def __len__(self) -> int:
         return -(-self.index.shape[1] // self.batch_size)

@@ -63,7 +63,7 @@ class EvolutionStrategy:
         """Update the model from the scores of its lanes, `[N]`; lower is better."""
         check_lane_losses(scores, self.wide.n)
         if not self.noise:
-            raise ArgumentError("tell: ask() draws the lanes first")
+            raise ArgumentError("tell: call ask() first, which draws the weights of the lanes")
         weights = torch.empty(self.wide.n)
         weights[ranked(scores)] = torch.linspace(0.5, -0.5, self.wide.n)
         for center, noise in zip(self.center, self.noise, strict=True):

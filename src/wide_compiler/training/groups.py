@@ -163,7 +163,8 @@ class LaneGroups(Optimizer):
         is_tensor = isinstance(value, Tensor)
         if isinstance(value, (list, tuple)) or (is_tensor and value.shape not in ((), (self.n,))):
             raise ArgumentError(
-                f"group[{name!r}] is {value!r}; set_lane_values({name!r}, ...) sets it by lane"
+                f"group[{name!r}] is {value!r}, expected one number; "
+                f"set_lane_values({name!r}, ...) sets it by lane"
             )
         if name == "lr":
             if is_tensor and value.dim():

@@ -43,7 +43,10 @@ class Population:
                 f"wide_compiler.training has {', '.join(_names())}, and lift() for others"
             )
         if optimizer is not None and optimizer.n != wide.n:
-            raise ArgumentError(f"the optimiser is of {optimizer.n} lanes, the wide model has {wide.n}")
+            raise ArgumentError(
+                f"the optimiser is of {optimizer.n} lanes, the wide model has {wide.n}; make it over "
+                f"wide.parameters()"
+            )
         self.wide = wide
         self._optimizer = optimizer
         self._active = torch.ones(wide.n, dtype=torch.bool)

@@ -85,7 +85,7 @@ def lane_tensors(wide: WideModel) -> dict[str, Tensor]:
 def check_model(wide: WideModel, saved: Mapping[str, Tensor], lanes: int, where: str) -> None:
     """Raise `CheckpointError` with the first difference in architecture."""
     if lanes != wide.n:
-        raise CheckpointError(f"{where} is of {lanes} lanes, this wide model has {wide.n}")
+        raise CheckpointError(f"{where} is of {lanes} lanes, this wide model has {wide.n}; compile {lanes}")
     expected = model_tensors(wide)
     buffers = dict(wide.named_buffers())
     for path, tensor in expected.items():
@@ -133,11 +133,17 @@ def _look(tensor: Tensor) -> str:
 def check_optimizer(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any], where: str) -> None:
     kind = type(optimizer).__name__
     if saved["kind"] != kind:
-        raise CheckpointError(f"{where} was made with {saved['kind']}, this optimiser is {kind}")
+        raise CheckpointError(
+            f"{where} was made with {saved['kind']}, this optimiser is {kind}; "
+            f"pass the kind that it was made with"
+        )
     sizes = [len(group["params"]) for group in saved["state"]["param_groups"]]
     now = [len(group["params"]) for group in optimizer.param_groups]
     if sizes != now:
-        raise CheckpointError(f"{where}: its optimiser has groups of {sizes} parameters, this one of {now}")
+        raise CheckpointError(
+            f"{where}: its optimiser has groups of {sizes} parameters, this one of {now}; make its groups as "
+            f"they were"
+        )
 
 
 def _on_their_devices(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
@@ -166,7 +172,8 @@ def set_generator_states(data: Shared, states: list[Tensor]) -> None:
     generators = data.generators()
     if len(generators) != len(states):
         raise CheckpointError(
-            f"the data has {len(generators)} generators of its own, it had {len(states)} when it was saved"
+            f"the data has {len(generators)} generators of its own, it had {len(states)} when it was saved; "
+            f"resume with the data that it was made with"
         )
     for generator, state in zip(generators, states, strict=True):
         generator.set_state(state)

@@ -13,6 +13,11 @@ from ..errors import UnsupportedError
 from ..guards.modes import no_inference_mode
 from ..guards.tensors import version_of
 
+_CARRIES_GRADIENTS = (
+    "a buffer carries gradients from one call to the next, which stacked buffers cannot; "
+    "detach it in the forward"
+)
+
 
 class LaneParameter:
     """One stacked parameter `[N, ...]`, lent to N members that treat their part as a parameter of their own.
@@ -80,6 +85,7 @@ def lent(
     returns: list[tuple[Tensor, Tensor]],
     note: Callable[[str, Any], None] | None = None,
     own_memory: bool = False,
+    made: Callable[[Slot], None] | None = None,
 ) -> Iterator[list[tuple[Tensor, Tensor]]]:
     """While active, every parameter and buffer of `module` is `tensor_of(path)`; gives (that, what is lent).
 
@@ -90,10 +96,15 @@ def lent(
     attribute that has become another tensor or has other numbers, and for each buffer that has got another
     shape or dtype.
     With `own_memory` parameters are lent as copies too, for a module that reads strides and offsets.
+    `made`, if given, is told of each buffer that the module has made meanwhile, which does not stay with it.
+    Raises `UnsupportedError` without it, and for any other change of the module's structure.
     """
     homes: list[tuple[dict[str, Any], Slot, Tensor, Tensor]] = []
     copies: dict[int, Tensor] = {}  # a tensor under two names stays one
     constants: dict[str, tuple[Tensor, int]] = {}
+    owners = {path for path, _ in module.named_modules(remove_duplicate=False)}
+    tables = [table for m in module.modules() for table in (m._parameters, m._buffers, m._modules)]
+    kept = [(table, dict(table)) for table in tables]
     for slot in list(slots(module)):
         home = home_of(module.get_submodule(slot.owner), slot.kind)
         if slot.kind == "constant":
@@ -112,6 +123,10 @@ def lent(
     versions = [lent_one._version for *_, lent_one in homes]
     try:
         yield [(source, lent_one) for *_, source, lent_one in homes]
+        for slot in _made(module, homes, owners):
+            if made is None:
+                raise UnsupportedError(_restructures(f"makes the buffer {slot.path}"))
+            made(slot)
         for (home, slot, source, lent_one), version in zip(homes, versions, strict=True):
             if slot.kind == "buffer" and note is not None and _is_another_kind(home[slot.name], source):
                 note(slot.path, home[slot.name])
@@ -127,8 +142,58 @@ def lent(
             if slot.kind == "constant" and new and note is not None:
                 note(slot.path, slot.tensor)
     finally:
-        for home, slot, _, _ in homes:
-            home[slot.name] = slot.tensor
+        for table, entries in kept:
+            # Modules without tensors may stay: they are Python state, which is the module's own.
+            new = {k: m for k, m in table.items() if k not in entries and _without_tensors(m)}
+            wanted = entries | new
+            if len(table) != len(wanted) or any(table.get(key) is not it for key, it in wanted.items()):
+                table.clear()
+                table.update(wanted)
+
+
+def _without_tensors(value: Any) -> bool:
+    return isinstance(value, nn.Module) and not any(slot.kind != "constant" for slot in slots(value))
+
+
+def _made(
+    module: nn.Module, homes: list[tuple[dict[str, Any], Slot, Tensor, Tensor]], owners: set[str]
+) -> list[Slot]:
+    """Return the buffers that a forward has made. Raise `UnsupportedError` for other changes of structure."""
+    for home, slot, *_ in homes:
+        try:
+            now = home_of(module.get_submodule(slot.owner), slot.kind)
+        except AttributeError:
+            raise UnsupportedError(_restructures(f"removes the module {slot.owner}")) from None
+        if now is not home:
+            raise UnsupportedError(_restructures(f"replaces the module {slot.owner}"))
+        if not isinstance(home.get(slot.name), Tensor):
+            raise UnsupportedError(_restructures(f"removes the {slot.kind} {slot.path}"))
+    known = {(slot.kind, slot.path) for _, slot, *_ in homes}
+    new = [s for s in slots(module) if s.kind != "constant" and (s.kind, s.path) not in known]
+    for slot in new:
+        if slot.owner not in owners:
+            raise UnsupportedError(_restructures(f"makes the module {slot.owner}"))
+        if slot.kind == "parameter":
+            raise UnsupportedError(_restructures(f"makes the parameter {slot.path}"))
+        if slot.tensor.requires_grad:
+            raise UnsupportedError(_CARRIES_GRADIENTS)
+        if any(_share_memory(slot.tensor, lent_one) for *_, lent_one in homes):
+            raise UnsupportedError(_restructures(f"makes the buffer {slot.path} of another tensor's memory"))
+    return new
+
+
+def _share_memory(one: Tensor, other: Tensor) -> bool:
+    tensors = [one, other]
+    if any(t.layout != torch.strided or not t.numel() for t in tensors):
+        return one is other
+    return tensors[0].untyped_storage().data_ptr() == tensors[1].untyped_storage().data_ptr()
+
+
+def _restructures(what: str) -> str:
+    return (
+        f"the forward {what}, and lanes are stacked by the structure that members have when they are "
+        f"compiled; make the change in the constructor, or call every member once before compiling"
+    )
 
 
 def _is_another_kind(now: Any, before: Tensor) -> bool:
@@ -150,10 +215,7 @@ class _DenseGradient(torch.autograd.Function):
 def give_back(returns: list[tuple[Tensor, Tensor]]) -> None:
     """Copy buffers back into the tensors they were copied from."""
     if any(isinstance(value, Tensor) and value.requires_grad for _, value in returns):
-        raise UnsupportedError(
-            "a buffer carries gradients from one call to the next, which stacked buffers cannot; "
-            "detach it in the forward"
-        )
+        raise UnsupportedError(_CARRIES_GRADIENTS)
     with torch.no_grad():
         for source, value in returns:
             if isinstance(value, Tensor):

@@ -13,11 +13,11 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .callsite import user_place
-from .errors import NoWorkers, WorkerFailed
 from .failures import Failures
 from .regions import HeldInstruction, Regions
 from .stream import Mesh, Pool, Stream
 from .wire import NoAnswer, dump
+from .worker_errors import NoWorkers, WorkerFailed
 
 if TYPE_CHECKING:
     from ..observe.endpoint import WorkerWatch

@@ -15,8 +15,8 @@ import time
 from typing import TYPE_CHECKING
 
 from ..config import variable
-from .errors import WorkerDied, WorkerFailed, WorkerHung
 from .wire import dump
+from .worker_errors import WorkerDied, WorkerFailed, WorkerHung
 
 if TYPE_CHECKING:
     from .engine import Engine

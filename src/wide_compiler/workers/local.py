@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from .errors import WorkerDied
 from .pool import START_SECONDS, ConnectedPool
 from .shared_memory import make_folder
 from .wire import dump
+from .worker_errors import WorkerDied
 
 _LEAVE_SECONDS = 2.0
 _KILL_SECONDS = 10.0

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, cast
 
-from .errors import WorkerDied
 from .stream import Pool
 from .wire import WorkerListener, load
+from .worker_errors import WorkerDied
 
 START_SECONDS = 180.0
 _TICK_SECONDS = 0.5

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import torch.distributed as dist
 
 from ..errors import needs, one_line
-from .errors import ClusterError
 from .pool import START_SECONDS, ConnectedPool
+from .worker_errors import ClusterError
 
 _REACH_SECONDS = 5.0
 _STORE_BYTES = 100 << 20  # object store of a local Ray; the workers do not use it

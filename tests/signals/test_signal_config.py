@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import wide_compiler.signals as gt
-from wide_compiler.signals import config
+from wide_compiler.signals import signal_config
 
 
 @pytest.fixture(autouse=True)
@@ -29,9 +29,11 @@ def test_yaml(tmp_path):
         "b: {shard: {workers: [1]}}\n",
     )
     gt.load_config(path)
-    assert config.find("a") == gt.SignalConfig(gt.ShardConfig(1, [0, 2]), backward_signal="b", compile=True)
-    assert config.find("b") == gt.SignalConfig(gt.ShardConfig(0, [1]))
-    assert config.highest_worker() == 2
+    assert signal_config.find("a") == gt.SignalConfig(
+        gt.ShardConfig(1, [0, 2]), backward_signal="b", compile=True
+    )
+    assert signal_config.find("b") == gt.SignalConfig(gt.ShardConfig(0, [1]))
+    assert signal_config.highest_worker() == 2
 
 
 def test_meshes_of_two_dimensions(tmp_path):
@@ -45,31 +47,31 @@ def test_meshes_of_two_dimensions(tmp_path):
         )
     )
     python = gt.SignalConfig(gt.ShardConfig([0, None], [[0, 1], [2, 3]], [None, 1]))
-    assert config.find("sizes") == config.find("grid") == python
-    both = config.find("both").shard
+    assert signal_config.find("sizes") == signal_config.find("grid") == python
+    both = signal_config.find("both").shard
     assert (both.grid, both.ids, both.axes, both.parameter_axes) == (
         (2, 3),
         (0, 1, 2, 3, 4, 5),
         (0, 1),
         (None, 1),
     )
-    assert config.highest_worker() == 5
+    assert signal_config.highest_worker() == 5
 
 
 def test_python_beside_yaml(tmp_path):
     gt.load_config(write(tmp_path, "a: {shard: {workers: [0]}}"))
     gt.register_config("a", gt.SignalConfig(shard=gt.ShardConfig(axis=0, workers=[0, 1])))
     gt.register_config("c", gt.SignalConfig())
-    assert config.known() == ["a", "c"]
-    assert config.find("a").shard.workers == (0, 1)
+    assert signal_config.known() == ["a", "c"]
+    assert signal_config.find("a").shard.workers == (0, 1)
 
 
 def test_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("GT_CONFIG", str(write(tmp_path, "from_env: {shard: {workers: [3]}}")))
-    assert config.highest_worker() == 3
+    assert signal_config.highest_worker() == 3
     monkeypatch.setenv("GT_CONFIG", str(tmp_path / "missing.yaml"))
     with pytest.raises(FileNotFoundError, match=r"missing\.yaml"):
-        config.find("from_env")
+        signal_config.find("from_env")
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,11 @@ class Scope(Children, nn.Module):
     def train(self, mode: bool = True) -> "Scope":
         """Set train flags by the members' own `train` at this path, in all lanes with own Python state."""
         skeletons, place = self.__dict__["_skeletons"], self.__dict__["_path"]
+        if skeletons.computes(lambda module: module.train(mode), place):
+            raise UnsupportedError(
+                f"{place}: the members' own train() computes with tensors; call train() or eval() on the "
+                f"whole wide model, or on the members before they are compiled"
+            )
         skeletons.train(mode, place)
         member = skeletons.lane(0).get_submodule(place)
         for path, module in self.named_modules():

@@ -85,7 +85,7 @@ class RouterExplanation(Explanation):
 
 
 @dataclass
-class Plan(RouterExplanation):
+class RouterPlan(RouterExplanation):
     """The plan of `CompileRouter` for a model: which modules run together, which do not, and why.
 
     Attributes:
