@@ -782,9 +782,9 @@ Models, sizes, precision and mode are drawn from a seed, and every call gets ano
 `WideConfig.fast()` beside compiled `torch.func.vmap` and beside the loop, each in a CUDA graph, timed in
 turns. `ratio` is the time of the best peer over ours; `floor` what the row's bytes and operations would take
 at the GPU's peak rates; `host us` the time until a call returns, before the GPU is done; errors are relative
-to the loop in float64. First calls are with an empty cache while several rows are built at once, and ours, the
-first in its process, starts the compiler for both; where it says *warm*, code and answers were found that an
-earlier process had kept.
+to the loop in float64. First calls are with an empty cache while several rows are built at once, and ours,
+the first in its process, starts the compiler for both; where it says *warm*, code and answers were found that
+an earlier process had kept.
 
 """
 COLUMNS = ("row", "family", "model", "lanes", "batch", "dtype", "mode", "ours ms", "best peer ms", "ratio")

@@ -20,8 +20,8 @@ def lift(kind: type[Optimizer]) -> type[LaneOptimizer]:
 
     `kind` must make updates proportional to the learning rate, and elementwise. Both are checked here by
     running it, so any class may be given; otherwise `ArgumentError` names the reason. Supported classes of
-    `torch.optim`: SGD, Adam, AdamW, NAdam, RAdam, Adamax, Adadelta, RMSprop, Adagrad. Not supported: Rprop and
-    ASGD (not proportional), LBFGS (needs a closure), and Adafactor, Muon, LAMB and LARS (norms over whole
+    `torch.optim`: SGD, Adam, AdamW, NAdam, RAdam, Adamax, Adadelta, RMSprop, Adagrad. Not supported: Rprop
+    and ASGD (not proportional), LBFGS (needs a closure), and Adafactor, Muon, LAMB and LARS (norms over whole
     tensors would mix lanes).
 
     The step count is shared by all lanes, so it keeps counting while a lane is masked. The optimisers of
