@@ -238,3 +238,19 @@ def test_bad_input():
         wide.select_lanes([])
     with pytest.raises(IndexError, match="lane 5 is out of range"):
         wide.hold_lanes([5])
+
+
+def test_gradients_keep_the_layout_of_their_parameters():
+    """PyTorch's fused Adam on a CPU reads a gradient with the parameter's strides, whatever its own are."""
+    wide = wide_compiler.compile(
+        [nn.Conv2d(2, 4, 3).double() for _ in range(3)], torch.randn(1, 2, 5, 5).double()
+    )
+    wide.weight.data = wide.weight.data.movedim(2, -1).contiguous().movedim(-1, 2)
+    wide.shared(torch.randn(1, 2, 5, 5).double()).square().sum().backward()
+    wide.select_lanes([2, 0, 1])
+    assert wide.weight.grad.stride() == wide.weight.stride()
+    plain = wide.weight.detach().clone(memory_format=torch.contiguous_format).requires_grad_()
+    plain.grad = wide.weight.grad.contiguous()
+    for p, fused in ((wide.weight, True), (plain, False)):
+        torch.optim.Adam([p], 0.1, fused=fused).step()
+    torch.testing.assert_close(wide.weight.detach(), plain.detach())

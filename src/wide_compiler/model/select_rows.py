@@ -36,7 +36,9 @@ def _select(tensor: Tensor, rows: Tensor) -> None:
         if tensor.requires_grad and _shape_expected(tensor) != tensor.shape:
             _leave_graph(tensor)
     if gradient is not None:
-        tensor.grad = gradient.index_select(0, rows)
+        chosen = gradient.index_select(0, rows)
+        # PyTorch's fused optimisers on a CPU take for granted that gradients have the parameter's strides.
+        tensor.grad = chosen if chosen.stride() == tensor.stride() else torch.empty_like(tensor).copy_(chosen)
 
 
 def _shape_expected(parameter: Tensor) -> torch.Size:
