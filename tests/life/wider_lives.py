@@ -896,9 +896,8 @@ class WiderLife(Life):
                 return door.call(inputs, scale)
 
         self.both(run, self.inputs(), self.scale())
-        if self.training:
-            for k, v in member.named_buffers():
-                v.copy_(before[k])
+        for k, v in member.named_buffers():
+            v.copy_(before[k])
         self.door.wide.hold_lanes([])
         self.after()
 

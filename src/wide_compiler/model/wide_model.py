@@ -228,7 +228,7 @@ class WideModel(ProgrammedLanes):
         return self
 
     def hold_lanes(self, lanes: Any) -> "WideModel":
-        """Freeze the buffers of these lanes in later forwards in training mode.
+        """Freeze the buffers of these lanes in later forwards.
 
         `lanes` are indices; they replace those set before, and an empty list unfreezes all. Plain attributes
         of members that run as Python still change.
