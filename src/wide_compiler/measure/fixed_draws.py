@@ -32,7 +32,9 @@ class FixedDraws(TorchDispatchMode):
             return gradient * mask
         if torch.Tag.nondeterministic_seeded not in func.tags:
             return func(*args, **kwargs)
-        return _fixed(name, func, args, kwargs)
+        with self:  # in inference mode a dropout comes as one op, which may return its input itself
+            parts = func.decompose(*args, **kwargs)
+        return _fixed(name, func, args, kwargs) if parts is NotImplemented else parts
 
 
 def _without(func: Any, names: list[str], rate: str, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -54,6 +56,8 @@ def _fixed(name: str, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     drawn = func(*args, **kwargs)
     if not isinstance(drawn, Tensor):
         raise Incomparable(f"{name} draws in a way that cannot be fixed")
+    if not func._schema.is_mutable:
+        drawn = drawn.clone()  # never write what an op was given
     if name == "randperm":
         return torch.arange(drawn.numel(), dtype=drawn.dtype, device=drawn.device)
     if "bernoulli" in name:
