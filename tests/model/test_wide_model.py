@@ -138,6 +138,47 @@ def test_dtype_follows(models, wide):
     assert wide.explain(measure=False).coverage == 1.0
 
 
+class Plain(nn.Module):
+    """Tensors that are neither parameters nor buffers: `float()` and the like leave them as they are."""
+
+    def __init__(self, lane):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.scale = torch.tensor([(lane + 1) / 3] * 4)
+        self.table = [torch.arange(4.0) * lane / 7]
+        self.third = torch.tensor(1 / 3)  # equal in all lanes
+        self.order = torch.tensor([lane, 1, 2])
+
+    def forward(self, x):
+        return (self.fc(x) * self.scale + self.table[0] * self.third)[:, self.order]
+
+
+CONVERSIONS = {
+    "double": lambda m: m.double(),
+    "half and back": lambda m: m.half().double(),
+    "bfloat16 and back": lambda m: m.to(torch.bfloat16).float(),
+    "device and dtype": lambda m: m.to("cpu", torch.float64),
+}
+
+
+@pytest.mark.parametrize("convert", CONVERSIONS.values(), ids=CONVERSIONS)
+@pytest.mark.parametrize("separate", [False, True])
+def test_conversions_leave_plain_tensors_as_they_are(convert, separate):
+    models = [Plain(lane) for lane in range(N)]
+    wide = wide_compiler.compile(copy.deepcopy(models), torch.randn(2, 4))
+    if separate:
+        wide.separate_members()
+    wide, models = convert(wide), [convert(m) for m in models]
+    inputs = [((torch.randn(5, 4, dtype=m.fc.weight.dtype),), {}) for m in models]
+    oracle.compare(models, wide, inputs, gradients=True).check(rtol=1e-6, atol=1e-7)
+    for lane, model in zip(wide.lanes(), models, strict=True):
+        for name in ("scale", "third", "order"):
+            assert getattr(lane, name).dtype == getattr(model, name).dtype
+            assert torch.equal(getattr(lane, name), getattr(model, name))
+        assert torch.equal(lane.table[0], model.table[0])
+    assert wide.explain(measure=False).coverage == 1.0
+
+
 def test_autocast_equals_the_loop(models, wide):
     wide.eval()
     x = torch.randn(6, 5)

@@ -110,6 +110,11 @@ class LaneStore(Children, nn.Module):
         """Return canonical path in the member -> tensor, `[N, ...]` unless shared."""
         return {place.path: place.tensor for place in self.places}
 
+    def plain_tensors(self) -> list[tuple[Any, Tensor]]:
+        """Return (place, tensor) of what is neither a parameter nor a buffer in the members."""
+        paths = _constants(self.skeletons.lane(0))
+        return [(place, place.tensor) for place in self.places if place.path in paths]
+
     def lane(self, lane: int) -> nn.Module:
         """Return an ordinary model with a copy of one lane's weights."""
         self._check_lane(lane)

@@ -183,12 +183,11 @@ class Skeletons:
         self.variants, self.variant_of_lane = lanes, list(range(len(lanes)))
         return stands_for
 
-    def to(self, tensor: Tensor) -> None:
-        """Move plain tensors of separated lanes to the device and dtype of `tensor`."""
+    def to(self, device: torch.device) -> None:
+        """Move plain tensors of separated lanes to a device."""
         for skeleton in self.variants if self.separated else ():
             for slot in [slot for slot in slots(skeleton) if slot.kind == "constant"]:
-                like: Any = tensor if slot.tensor.is_floating_point() else tensor.device
-                home_of(skeleton.get_submodule(slot.owner), slot.kind)[slot.name] = slot.tensor.to(like)
+                home_of(skeleton.get_submodule(slot.owner), slot.kind)[slot.name] = slot.tensor.to(device)
 
     def select(self, lanes: Sequence[int]) -> None:
         """Make new lane i old lane `lanes[i]`."""

@@ -280,14 +280,16 @@ class WideModel(ProgrammedLanes):
 
     def _apply(self, fn: Any, recurse: bool = True) -> "WideModel":
         before = [(p.tensor.dtype, p.tensor.device) for p in self.places]
+        plain = self.plain_tensors()
         super()._apply(fn, recurse)
         self.registered.apply(fn)
+        for place, tensor in plain:  # `float()` of a member does not convert its plain tensors
+            place.home[place.name] = tensor.to(place.tensor.device)
         if before != [(p.tensor.dtype, p.tensor.device) for p in self.places]:
             self._forget()
             self.seeds.to(self._device())
             self.frozen_lanes.to(self._device())
-            floats = (p.tensor for p in self.places if p.tensor.is_floating_point())
-            self.skeletons.to(next(floats, torch.empty(0)))
+            self.skeletons.to(self._device())
             self._sample = moved_sample(self._sample, self.places)
         self.views.relink(self.places, self.wide_states)
         mark_parameters(self)
