@@ -103,7 +103,9 @@ def lent(
     copies: dict[int, Tensor] = {}  # a tensor under two names stays one
     constants: dict[str, tuple[Tensor, int]] = {}
     owners = {path for path, _ in module.named_modules(remove_duplicate=False)}
-    tables = [table for m in module.modules() for table in (m._parameters, m._buffers, m._modules)]
+    tables: list[dict[str, Any]] = [
+        table for m in module.modules() for table in (m._parameters, m._buffers, m._modules)
+    ]
     kept = [(table, dict(table)) for table in tables]
     for slot in list(slots(module)):
         home = home_of(module.get_submodule(slot.owner), slot.kind)
@@ -144,8 +146,8 @@ def lent(
     finally:
         for table, entries in kept:
             # Modules without tensors may stay: they are Python state, which is the module's own.
-            new = {k: m for k, m in table.items() if k not in entries and _without_tensors(m)}
-            wanted = entries | new
+            left = {k: m for k, m in table.items() if k not in entries and _without_tensors(m)}
+            wanted = entries | left
             if len(table) != len(wanted) or any(table.get(key) is not it for key, it in wanted.items()):
                 table.clear()
                 table.update(wanted)
