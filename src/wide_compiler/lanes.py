@@ -17,6 +17,16 @@ from .lane_values import LaneValues
 from .remote_tensors import memory_id
 
 
+def own_gradient(t: Tensor) -> Tensor:
+    """Return a view of t whose gradient shares no memory with that of another tensor.
+
+    Autograd passes one gradient through sums and views, and a leaf keeps the view that it gets as `.grad`.
+    What accumulation or clipping then writes into one leaf's gradient would show in another's.
+    """
+    # The backward of `split` copies, that of other views does not.
+    return t.split(t.shape[0])[0] if t.requires_grad and torch.is_grad_enabled() else t
+
+
 def _columns(trees: Sequence[Any], what: str) -> tuple[list[tuple[Any, ...]], list[str], _tree.TreeSpec]:
     """Return the i-th leaves of all trees as tuples. Raise `InputError` if the structures differ."""
     if isinstance(trees, (Tensor, str, bytes)) or not isinstance(trees, Sequence):
@@ -49,7 +59,7 @@ def _stack_column(column: tuple[Any, ...], path: str, what: str) -> Any:
                 f"{what}: lane {lane}{path} is {tuple(leaf.shape)} {leaf.dtype}, "
                 f"lane 0 has {tuple(first.shape)} {first.dtype}"
             )
-    return torch.stack(column) if isinstance(first, Tensor) else first
+    return own_gradient(torch.stack(column)) if isinstance(first, Tensor) else first
 
 
 def stack(trees: Sequence[Any], what: str = "stack") -> Any:
@@ -220,7 +230,7 @@ def split_lanes(x: Tensor, n: int, path: str = "") -> Tensor:
             f"by {n} lanes; pack one [B, C, ...] per lane with wide_compiler.pack, or use wide.shared(x) for "
             f"one input for all lanes"
         )
-    return x.unflatten(1, (n, x.shape[1] // n)).movedim(1, 0)
+    return own_gradient(x.unflatten(1, (n, x.shape[1] // n)).movedim(1, 0))
 
 
 def join_lanes(x: Tensor) -> Tensor:

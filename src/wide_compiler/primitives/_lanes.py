@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ArgumentError
+from ..widen.helpers import lead
 
 
 def resolve(strategy: str, choices: Sequence[str], auto: str, op: str = "") -> str:
@@ -67,9 +68,9 @@ def cast(dtype: torch.dtype | None, *tensors: Tensor | None) -> tuple[Tensor | N
     return tensors if dtype is None else tuple([None if t is None else t.to(dtype) for t in tensors])
 
 
-def align(t: Tensor, rank: int) -> Tensor:
-    """Insert axes of size 1 after the lane axis of t `[N, ...]` until it has `rank` axes."""
-    return t.reshape(t.shape[0], *(1,) * (rank - t.dim()), *t.shape[1:])
+def align(t: Tensor, rank: int, beside: Tensor | None = None) -> Tensor:
+    """Insert axes of size 1 after the lane axis of t `[N, ...]` until it has `rank` axes; see `lead`."""
+    return lead(t, rank - t.dim(), beside) if rank > t.dim() else t
 
 
 def per_lane(t: Tensor | None, n: int) -> Sequence[Tensor | None]:

@@ -16,10 +16,10 @@ from ._module import WideModule, direct_rule
 def lane_affine(y: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     """Compute `y * weight + bias` in y's dtype: y `[N, *, S]`, weight and bias `[N, S]` or None."""
     if weight is None:
-        return y if bias is None else (y + align(bias, y.dim())).to(y.dtype)
+        return y if bias is None else (y + align(bias, y.dim(), y)).to(y.dtype)
     if bias is None:
-        return (y * align(weight, y.dim())).to(y.dtype)
-    return torch.addcmul(align(bias, y.dim()), y, align(weight, y.dim())).to(y.dtype)
+        return (y * align(weight, y.dim(), y)).to(y.dtype)
+    return torch.addcmul(align(bias, y.dim(), y), y, align(weight, y.dim(), y)).to(y.dtype)
 
 
 def wide_layer_norm(

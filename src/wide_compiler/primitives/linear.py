@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .. import kernels
+from ..lanes import own_gradient
 from ..widen.builder import Builder, Val
 from ..widen.rules import ops, rule
 from ._lanes import autocast_dtype, cast, check_lanes, per_lane, resolve
@@ -63,13 +64,18 @@ def _product(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
     return torch.baddbmm(bias, a, b)
 
 
+def _rows(b_NO: Tensor, x_NMI: Tensor) -> Tensor:
+    # The gradient of a bias is a sum over rows, except if there is one.
+    return own_gradient(b_NO) if x_NMI.shape[1] == 1 else b_NO
+
+
 def _einsum(x_NMI: Tensor, w_NOI: Tensor, b_NO: Tensor | None) -> Tensor:
     w_NOI = gradient_in_one_piece(w_NOI)
-    return _product(x_NMI, w_NOI.mT, None if b_NO is None else b_NO.unsqueeze(1))
+    return _product(x_NMI, w_NOI.mT, None if b_NO is None else _rows(b_NO, x_NMI).unsqueeze(1))
 
 
 def _transposed(x_NMI: Tensor, w_NOI: Tensor, b_NO: Tensor | None) -> Tensor:
-    return _product(w_NOI, x_NMI.mT, None if b_NO is None else b_NO.unsqueeze(2)).mT
+    return _product(w_NOI, x_NMI.mT, None if b_NO is None else _rows(b_NO, x_NMI).unsqueeze(2)).mT
 
 
 def _tensor_core(x_NMI: Tensor, w_NOI: Tensor, b_NO: Tensor | None) -> Tensor:

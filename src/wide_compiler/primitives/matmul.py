@@ -8,6 +8,7 @@ from torch import Tensor
 from ..widen.builder import Builder, Val
 from ..widen.classify import op_name
 from ..widen.rules import generic_rule, lane_rule, ops, rule
+from ._lanes import align
 
 LANE_LETTERS = "ZYXWVUTSRQPONMLKJIHGFEDCBAzyxwvutsrqponmlkjihgfedcba"
 
@@ -32,7 +33,7 @@ def matmul(b: Builder, x: Val, y: Val) -> Val:
 @rule(*ops("addmm.default", "baddbmm.default", "addmv.default"))
 def addmm(b: Builder, bias: Val, x: Val, y: Val, *, beta: Any = 1, alpha: Any = 1) -> Val:
     product = matmul(b, x, y)
-    return b.call(add_scaled, b.aligned(bias, product.rank), product, beta, alpha)
+    return b.call(add_scaled, b.aligned(bias, product.rank, product), product, beta, alpha)
 
 
 def add_scaled(bias: Tensor, product: Tensor, beta: float, alpha: float) -> Tensor:
@@ -78,7 +79,7 @@ def wide_bilinear(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None = No
     """Bilinear layer of x `[N, ..., I]` and y `[N, ..., J]`, weight `[N, O, I, J]`, bias `[N, O]`."""
     x_NBI, y_NBJ = x.reshape(x.shape[0], -1, x.shape[-1]), y.reshape(y.shape[0], -1, y.shape[-1])
     out = torch.einsum("nbi,noij,nbj->nbo", x_NBI, weight, y_NBJ)
-    out = out if bias is None else out + bias.unsqueeze(1)
+    out = out if bias is None else out + align(bias, 3, out)
     return out.reshape(*x.shape[:-1], weight.shape[1])
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from .. import _tree
-from ..widen.builder import HALF, Builder, LaneScalar, Val, is_tensor_val, vals_in
+from ..widen.builder import HALF, Builder, LaneScalar, Val, is_tensor_val, vals_in, widest
 from ..widen.classify import op_name
 from ..widen.equivalents import functional_of, view_of
 from ..widen.rules import find_rule, generic_rule, on_lanes, ops, rule
@@ -39,12 +39,13 @@ def pointwise(op: Any) -> Any:
     def aligned(b: Builder, *args: Any, **kwargs: Any) -> Val:
         tensors = [v for v in vals_in((args, kwargs)) if is_tensor_val(v)]
         rank = max(v.rank for v in tensors)
+        beside = widest(tensors)
         scalars = any(isinstance(v, LaneScalar) for v in vals_in((args, kwargs)))
 
         def place(x: Any) -> Any:
             if isinstance(x, LaneScalar):
                 return b.aligned(b.lane_tensor(x, like=_dominant(tensors)), rank)
-            return b.aligned(_as_number(b, x, tensors), rank) if is_tensor_val(x) else x
+            return b.aligned(_as_number(b, x, tensors), rank, beside) if is_tensor_val(x) else x
 
         # A per-lane number is a tensor, so another overload of the op is needed.
         function = op.overloadpacket if scalars else op
@@ -180,7 +181,7 @@ def member_numel(x: torch.Tensor, n: int) -> int:
 @rule(*ops("masked_fill.Tensor"))
 def masked_fill(b: Builder, x: Val, mask: Val, value: Val) -> Val:
     rank = max(x.rank, mask.rank)
-    lanes = (b.aligned(v, rank) for v in (mask, _as_number(b, value, [x]), x))
+    lanes = (b.aligned(v, rank, widest([x, mask])) for v in (mask, _as_number(b, value, [x]), x))
     return b.call(torch.where, *lanes)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from .helpers import expand_lanes
+from .helpers import expand_lanes, lead
 from .lane_graph import scalar_tensor
 
 
@@ -113,16 +113,15 @@ class Builder:
         """`x` with a lane axis: shared tensors are expanded without a copy, other values are unchanged."""
         return self.call(expand_lanes, x, self.n) if is_tensor_val(x) and not x.wide else x
 
-    def aligned(self, x: Val, rank: int) -> Val:
-        """Return a wide `x` with member rank `rank`, by new dims after the lane axis."""
-        for _ in range(rank - x.rank if x.wide else 0):
-            x = self.call(torch.unsqueeze, x, 1)
-        return x
+    def aligned(self, x: Val, rank: int, beside: Val | None = None) -> Val:
+        """Return a wide `x` with member rank `rank`, by new dims after the lane axis; see `lead`."""
+        return self.call(lead, x, rank - x.rank, beside) if x.wide and rank > x.rank else x
 
     def alike(self, *values: Val) -> list[Val]:
         """Return all of them wide, and with the same member rank."""
         rank = max(x.rank for x in values)
-        return [self.aligned(self.wide(x), rank) for x in values]
+        values = tuple(map(self.wide, values))
+        return [self.aligned(x, rank, widest(values)) for x in values]
 
     def lane_tensor(self, scalar: LaneScalar, like: Val) -> Val:
         """Return a per-lane number as a tensor `[N]` with the dtype to which it promotes beside `like`.
@@ -172,6 +171,12 @@ def leaves_in(tree: Any) -> Iterator[Any]:
 def vals_in(tree: Any) -> list[Any]:
     """Return every `Val` and `LaneScalar` in nested arguments."""
     return [x for x in leaves_in(tree) if isinstance(x, (Val, LaneScalar))]
+
+
+def widest(values: Sequence[Val]) -> Val | None:
+    """Return the first wide value of the largest rank, if there is one."""
+    rank = max(x.rank for x in values)
+    return next((x for x in values if x.wide and x.rank == rank), None)
 
 
 def _value(x: Any) -> Any:

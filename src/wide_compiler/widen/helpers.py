@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UnsupportedError
+from ..lanes import own_gradient
 
 
 def expand_lanes(x: Tensor, n: int) -> Tensor:
@@ -20,6 +21,17 @@ def own_lanes(x: Tensor, n: int) -> Tensor:
     if x.dtype == torch.complex32:  # no sum on a CPU, which the gradient of `expand` needs
         return torch.stack([x] * n)
     return expand_lanes(x, n).contiguous() if n > 1 else x.unsqueeze(0).clone()
+
+
+def lead(t: Tensor, count: int, beside: Tensor | None = None) -> Tensor:
+    """Insert `count` axes of size 1 after the lane axis of t `[N, ...]`.
+
+    `beside` is the tensor with which it is combined, if known: where that is larger, the gradient is a sum
+    and thereby t's own.
+    """
+    if beside is None or beside.numel() <= t.numel():
+        t = own_gradient(t)
+    return t.reshape(t.shape[0], *(1,) * count, *t.shape[1:])
 
 
 @contextlib.contextmanager
