@@ -2,6 +2,7 @@
 
 from collections import OrderedDict, namedtuple
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -131,6 +132,9 @@ x = torch.zeros(2, 3)
         ([{"x": x}, {"x": x.double()}], ["lane 1['x']", "float64", "float32"]),
         ([{"x": x}, {"x": None}], ["lane 1", "['x']"]),
         ([[x, 1], [x, 2]], ["lane 1[1]", "is 2", "lane 0 has 1", "only tensors may differ"]),
+        ([[x, True], [x, 1]], ["lane 1[1]", "is 1", "lane 0 has True"]),
+        ([[x, 0.0], [x, -0.0]], ["lane 1[1]", "is -0.0", "lane 0 has 0.0"]),
+        ([[x, 0.0j], [x, -0.0j]], ["lane 1[1]"]),
         ([[x], [4]], ["lane 1[0]", "int", "Tensor"]),
         ("aa", ["one entry per lane", "str"]),
     ],
@@ -138,6 +142,11 @@ x = torch.zeros(2, 3)
 def test_lanes_that_do_not_fit_together(join, given_lanes, says):
     with refused(InputError, *says):
         join(given_lanes)
+
+
+def test_values_that_are_equal_are_one():
+    nan, array = float("nan"), np.arange(2)
+    assert stack([[x, nan, array, "a"], [x, float("nan"), array.copy(), "a"]])[2:] == [array, "a"]
 
 
 def test_errors_are_of_both_families():

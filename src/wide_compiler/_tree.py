@@ -211,7 +211,6 @@ class Unkeyed:
 
 
 _VALUES = (
-    complex,
     bytes,
     torch.dtype,
     torch.device,
@@ -249,6 +248,8 @@ def signature(tree: Any) -> Any:
         return (type(tree).__name__, tree)
     if isinstance(tree, float):
         return ("float", str(tree))  # as text: -0.0 == 0.0, and nan != nan
+    if isinstance(tree, complex):
+        return ("complex", str(tree))
     if type(tree) in (list, tuple):
         return (type(tree).__name__, *[signature(item) for item in tree])
     if type(tree) is dict:

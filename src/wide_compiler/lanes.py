@@ -13,7 +13,7 @@ from torch import Tensor
 from . import _tree
 from .errors import InputError
 from .guards.modes import plain_world
-from .lane_values import LaneValues
+from .lane_values import LaneValues, alike
 from .remote_tensors import memory_id
 
 
@@ -50,7 +50,7 @@ def _stack_column(column: tuple[Any, ...], path: str, what: str) -> Any:
                 f"{what}: lane {lane}{path} is {type(leaf).__name__}, lane 0 has {type(first).__name__}"
             )
         if not isinstance(first, Tensor):
-            if leaf != first:
+            if not alike(leaf, first):
                 raise InputError(
                     f"{what}: lane {lane}{path} is {leaf!r}, lane 0 has {first!r}; only tensors may differ"
                 )

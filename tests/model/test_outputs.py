@@ -212,6 +212,16 @@ def test_inside_torch_compile(backend):
     torch.testing.assert_close(step(xs), [m(x).view(2, -1) * 2 for m, x in zip(models, xs, strict=True)])
 
 
+@pytest.mark.parametrize("captured", [True, False])
+def test_zeros_of_both_signs_are_two_numbers(captured):
+    models = [Fn(lambda self, x: (x, (x[0, 0] * self.sign).item()), sign=s) for s in (1.0, -1.0)]
+    if not captured:
+        models = [Fn(lambda self, x: (x, (x[0, 0] * self.sign).numpy().item()), sign=s) for s in (1.0, -1.0)]
+    wide = wide_compiler.compile(models, torch.zeros(2, 3), config=WideConfig(tune_seconds=0))
+    assert [str(y) for _, y in wide.each([torch.zeros(2, 3)] * 2)] == ["0.0", "-0.0"]
+    assert [str(y) for y in wide.shared(torch.zeros(2, 3))[1]] == ["0.0", "-0.0"]
+
+
 def test_hand_out_of_other_leaves():
     tree = {"x": torch.arange(N), "k": 3, "s": lanes.LaneValues("abc")}
     assert [(t["x"].item(), t["k"], t["s"]) for t in lanes.hand_out(tree, N)] == [

@@ -178,6 +178,18 @@ def test_children_called_like_attributes_of_a_wide_model(name):
     wide = wide_compiler.compile(models, randn(2, 4))
     equals_the_loop(wide, models)
     equals_the_loop(copy.deepcopy(wide), models)
+    assert wide.get_submodule(name).get_parameter("weight") is wide.get_parameter(f"{name}.weight")
+
+
+@pytest.mark.parametrize("name", ["views", "lanes", "n", "seed", "config"])
+def test_tensors_called_like_attributes_of_a_wide_model(name):
+    models = [Fn(lambda self, x: x * self._parameters[name]) for _ in range(N)]
+    for model in models:
+        model._parameters[name] = nn.Parameter(randn(4))
+        model._buffers[f"{name}s"] = randn(4)
+    wide = wide_compiler.compile(models, randn(2, 4))
+    equals_the_loop(wide, models)
+    assert wide.get_parameter(name).shape == wide.get_buffer(f"{name}s").shape == (N, 4)
 
 
 # Hooks.

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from ..lane_values import LaneValues
+from ..lane_values import joined
 
 _ITEM = torch.ops.aten.item.default
 _ASSERT = torch.ops.aten._assert_scalar.default
@@ -21,8 +21,7 @@ class OutputNumber:
 
     def of(self, x: Tensor) -> Any:
         """Return the number, or a `LaneValues` if lanes differ; `x` has one element per lane."""
-        values = x.detach().reshape(-1).tolist()
-        return values[0] if all(value == values[0] for value in values) else LaneValues(values)
+        return joined(x.detach().reshape(-1).tolist())
 
 
 def is_output(leaf: Any) -> bool:

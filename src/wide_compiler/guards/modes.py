@@ -27,6 +27,11 @@ def plain_world() -> bool:
     )
 
 
+def in_backward() -> bool:
+    """Return whether this thread runs inside a backward pass; False in a trace."""
+    return not torch.compiler.is_dynamo_compiling() and torch._C._current_graph_task_id() != -1
+
+
 @contextlib.contextmanager
 def no_inference_mode() -> Iterator[None]:
     """Turn inference mode off and keep the grad mode (leaving inference mode alone enables gradients)."""

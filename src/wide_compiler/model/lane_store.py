@@ -106,6 +106,22 @@ class LaneStore(Children, nn.Module):
         else:
             object.__setattr__(self, name, value)
 
+    def get_submodule(self, target: str) -> nn.Module:
+        """As in `nn.Module`, also where a child is named like an attribute of this class."""
+        first, _, rest = target.partition(".")
+        child = self._modules.get(first)
+        return super().get_submodule(target) if child is None else child.get_submodule(rest)
+
+    def get_parameter(self, target: str) -> nn.Parameter:
+        """As in `nn.Module`, also where a parameter is named like an attribute of this class."""
+        own = self._parameters.get(target)
+        return super().get_parameter(target) if own is None else own
+
+    def get_buffer(self, target: str) -> Tensor:
+        """As in `nn.Module`, also where a buffer is named like an attribute of this class."""
+        own = self._buffers.get(target)
+        return super().get_buffer(target) if own is None else own
+
     def tensors(self) -> dict[str, Tensor]:
         """Return canonical path in the member -> tensor, `[N, ...]` unless shared."""
         return {place.path: place.tensor for place in self.places}

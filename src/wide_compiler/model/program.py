@@ -14,7 +14,7 @@ from ..capture import Captured, canonical_names
 from ..capture.state import Slot
 from ..errors import InputError
 from ..guards.modes import plain_world
-from ..lane_values import LaneValues
+from ..lane_values import joined
 from ..widen import MEMBERS, LaneGraph, NodeRow, lent
 from ..widen.classify import draws
 from ..widen.helpers import autocast_restored
@@ -279,7 +279,7 @@ def stack_members(results: list[Any]) -> Any:
 def _stack(column: tuple[Any, ...]) -> Any:
     if isinstance(column[0], Tensor):
         return torch.stack(column)
-    return column[0] if all(leaf == column[0] for leaf in column) else LaneValues(column)
+    return joined(column)
 
 
 Program = WideProgram | LoopProgram

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ..capture.lock import OwnLock
 from ..errors import ArgumentError
 
 _STRIDE = 1_000_003  # between two calls; large, so that nearby seeds do not collide
@@ -14,6 +15,7 @@ class LaneSeeds:
     def __init__(self) -> None:
         # A tensor that is advanced at each call, so that torch.compile does not specialise on a count.
         self.seeds: Tensor | None = None
+        self._lock = OwnLock()
 
     def set(self, seeds: int | Sequence[int] | None, n: int, device: torch.device) -> None:
         if seeds is None:
@@ -32,8 +34,12 @@ class LaneSeeds:
         """Advance and return the seeds `[N]` for one call; None if PyTorch's generator is used."""
         if self.seeds is None:
             return None
-        self.seeds = self.seeds + _STRIDE
-        return self.seeds
+        if torch.compiler.is_dynamo_compiling():  # which traces no locks
+            self.seeds = self.seeds + _STRIDE
+            return self.seeds
+        with self._lock:  # two threads never draw the same numbers
+            self.seeds = seeds = self.seeds + _STRIDE
+        return seeds
 
     def select(self, lanes: Sequence[int]) -> None:
         if self.seeds is not None:

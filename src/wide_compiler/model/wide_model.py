@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from .. import _tree, lanes, oracle
 from .._dynamo_marks import outside_traces
 from ..config import WideConfig
-from ..errors import ArgumentError, InputError
-from ..guards.modes import ambient_modes, plain_world
+from ..errors import ArgumentError, InputError, UnsupportedError
+from ..guards.modes import ambient_modes, in_backward, plain_world
 from ..widen import MEMBERS
 from .doors import LaneArguments, enter, entered_door
 from .export import export
@@ -106,9 +106,10 @@ class WideModel(ProgrammedLanes):
 
     def _run(self, door: str, args: tuple, kwargs: dict, by_lane: LaneArguments | None = None) -> Any:
         kept = self.frozen_lanes.rows(self)
-        out = self._run_all(door, args, kwargs, by_lane)
-        self.frozen_lanes.put_back(kept)
-        return out
+        try:  # a checkpoint leaves its second forward by an exception
+            return self._run_all(door, args, kwargs, by_lane)
+        finally:
+            self.frozen_lanes.put_back(kept)
 
     def route_key(self, args: tuple, door: str) -> tuple[Any, ...]:
         """Return the cache key of a call in `routes`."""
@@ -127,7 +128,7 @@ class WideModel(ProgrammedLanes):
         if route is not None and route.program.seen == self.skeletons.moved and route.program.holds():
             if route.writes and (why := self._shared_write(route, self._call(door, args, kwargs, by_lane))):
                 return self._run_members(self._call(door, args, kwargs, by_lane), why)
-            result = route(args, self.seeds.next())
+            result = route(args, self._next_seeds(route.program))
             self.replayed = ReplayedCall.of(self, route, args, door)
             return result
         self.replayed = None
@@ -139,7 +140,17 @@ class WideModel(ProgrammedLanes):
             self.routes[key] = route
         if route.writes and (why := self._shared_write(route, call)):
             return self._run_members(call, why)
-        return route(call.tensors, self.seeds.next())
+        return route(call.tensors, self._next_seeds(program))
+
+    def _next_seeds(self, program: Program) -> Tensor | None:
+        seeds = self.seeds.next()
+        if seeds is not None and in_backward() and program.draws:
+            raise UnsupportedError(
+                "lanes with seeds draw new numbers at every call, and this forward runs again in a backward "
+                "pass (torch.utils.checkpoint), where it has to draw the same: remove the seeds by "
+                "wide.seed(None), or use the checkpoint inside the members"
+            )
+        return seeds
 
     def circumstances(self) -> tuple[Any, ...]:
         """Return what determines the program besides the arguments."""
@@ -186,12 +197,12 @@ class WideModel(ProgrammedLanes):
         self.programs.refuse_loops(program)
         members = {MEMBERS: [self.example_member(lane) for lane in range(self.n)]}
         self.programs.latest, self.replayed = program, None
-        return program.run({**self.tensors(), **members}, call, self.n, rng=self.seeds.next())
+        return program.run({**self.tensors(), **members}, call, self.n, rng=self._next_seeds(program))
 
     def _run_plainly(self, call: Call, program: Program) -> Any:
         if program.runs_members:
             self.skeletons.set_training(self.own_training())
-        states, seeds = self.states(program.runs_members), self.seeds.next()
+        states, seeds = self.states(program.runs_members), self._next_seeds(program)
         if not isinstance(program, LoopProgram):
             return program.run(states, call, self.n, self.config.chunk_lanes, seeds)
         with self.skeletons.lock:

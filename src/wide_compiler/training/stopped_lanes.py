@@ -40,14 +40,19 @@ class StoppedLanes(Population):
             return
         masked = (~active).nonzero().flatten()
         kept = {id(t): t.detach().index_select(0, masked.to(t.device)) for t in self._tensors()}
-        yield
-        with torch.no_grad():
-            for tensor in self._tensors():
-                index = masked.to(tensor.device)
-                if id(tensor) in kept:
-                    tensor.index_copy_(0, index, kept[id(tensor)])
-                else:  # state created by this step
-                    tensor.index_fill_(0, index, 0)
+        try:
+            yield
+        finally:
+            self._put_back(masked, kept)
+
+    @torch.no_grad()
+    def _put_back(self, masked: Tensor, kept: dict[int, Tensor]) -> None:
+        for tensor in self._tensors():
+            index = masked.to(tensor.device)
+            if id(tensor) in kept:
+                tensor.index_copy_(0, index, kept[id(tensor)])
+            else:  # state created by this step
+                tensor.index_fill_(0, index, 0)
 
     def _tensors(self) -> Iterator[Tensor]:
         """Yield stacked parameters and optimiser state of the same shape."""
