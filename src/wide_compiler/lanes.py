@@ -123,7 +123,7 @@ def _handed_out(stacked: Tensor, n: int, plain: bool, reached: Any = None) -> Se
     if not _is_dense(stacked):
         return stacked.unbind(0)
     if plain and stacked.requires_grad and torch.is_grad_enabled():
-        return _OwnLanes.apply(stacked, reached)
+        return _learning_rows(stacked, reached)
     if not stacked[0].is_contiguous():
         stacked = stacked.contiguous()
     if plain:
@@ -143,24 +143,22 @@ def rows_apart(stacked: Tensor) -> list[Tensor]:
     return [row.data for row in stacked.unbind(0)]
 
 
-class _OwnLanes(torch.autograd.Function):
-    """Split `[N, ...]` into N tensors that can be written in place: not views for autograd.
-
-    They are copied, because backward may have saved the stacked tensor. Backward is one stack.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, stacked: Tensor, reached: Any) -> tuple[Tensor, ...]:
-        ctx.reached = reached
-        ctx.set_materialize_grads(reached is None)
-        return tuple(rows_apart(stacked.clone(memory_format=torch.contiguous_format)))
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor, None]:
-        if ctx.reached is not None:
-            ctx.reached(ctx, [gradient is not None for gradient in gradients])
-        first = next(gradient for gradient in gradients if gradient is not None)
-        return torch.stack([torch.zeros_like(first) if g is None else g for g in gradients]), None
+def _learning_rows(stacked: Tensor, reached: Callable[[Any, list[bool]], None] | None) -> list[Tensor]:
+    """Like `rows_apart`, with gradients. The rows are copies, because backward may have saved `stacked`."""
+    if stacked.dim() > 1:
+        copy = stacked.clone(memory_format=torch.contiguous_format)
+        n, length, *rest = copy.shape
+        rows = list(torch.unsafe_split_with_sizes(copy.view(n * length, *rest), [length] * n))
+        split, before = rows[0].grad_fn, copy.grad_fn
+    else:
+        copy = stacked.view_as(stacked)
+        numbers = copy.unbind(0)
+        split, before = numbers[0].grad_fn, copy.grad_fn
+        rows = [number.clone() for number in numbers]
+    if reached is not None:
+        # `before` instead of the node itself, which would hold itself by its hook.
+        split.register_prehook(lambda gradients: reached(before, [g is not None for g in gradients]))
+    return rows
 
 
 def _check_count(n: Any) -> None:

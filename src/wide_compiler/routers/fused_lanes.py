@@ -45,8 +45,8 @@ class Source:
         if self.memory is not None:
             if self.written or not torch.is_grad_enabled():
                 return self.memory
-            if lent is not None and lent.leaves and self.leaf is not None and self.leaf.whole:
-                return lent.lend(self.leaf.leaf, self.tensors())
+            if lent is not None and lent.leaves and self.leaf is not None:
+                return lent.lend(self.leaf.leaf, self.leaf.parameters)
             if lent is not None and self.is_large:
                 own = self.tensors()
                 stack = FromMemory.apply(self.memory, *own) if own[0].requires_grad else self.memory.data

@@ -4,7 +4,6 @@
 a parameter writes the stack. A tensor that is moved later is detected by its address.
 """
 
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,7 +30,7 @@ class Memory:
     def __init__(self, stacked: bool = False) -> None:
         self.slices: dict[int, tuple[Tensor, int]] = {}  # by id of the tensor: its stack and lane
         self.stacked = stacked
-        self.leaves: list[StackedLeaf] = []
+        self.leaves: dict[int, StackedLeaf] = {}  # by id of their first parameter
 
     def take_in(self, living: ModuleLanes) -> None:
         """Move the lanes' tensors into stacks, except those whose memory is used elsewhere."""
@@ -45,21 +44,20 @@ class Memory:
                         tensor.data = stack[lane]
                         self.slices[id(tensor)] = (stack, lane)
                 if self.stacked and all(type(t) is nn.Parameter and _learns(t) for t in tensors):
-                    self.leaves.append(StackedLeaf(stack, tensors))  # type: ignore[arg-type]
+                    self.leaves[id(tensors[0])] = StackedLeaf(stack, tensors)  # type: ignore[arg-type]
 
     def leaf_of(self, tensors: Sequence[Tensor]) -> StackedLeaf | None:
         """Return the leaf whose rows are exactly these tensors, all of which learn, or None."""
-        home, lane = tensors[0].__dict__.get("stacked", (None, 0))
-        if home is None or lane or len(home.parameters) != len(tensors):
+        leaf = self.leaves.get(id(tensors[0]))
+        if leaf is None or [*map(id, tensors)] != [*map(id, leaf.parameters)]:
             return None
         if not all(t.requires_grad for t in tensors):  # the leaf would give frozen ones a gradient
             return None
-        rows = all(map(operator.is_, home.parameters, tensors))
-        return home if rows and home.leaf.data_ptr() == tensors[0].data_ptr() else None
+        return leaf if leaf.leaf.data_ptr() == tensors[0].data_ptr() else None
 
     def dissolve(self) -> None:
-        """Give every parameter of a stacked leaf its own memory and gradient again."""
-        for leaf in self.leaves:
+        """Give every parameter of a stacked leaf its own memory again."""
+        for leaf in self.leaves.values():
             leaf.dissolve()
             for parameter in leaf.parameters:
                 self.slices.pop(id(parameter), None)
