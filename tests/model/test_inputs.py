@@ -84,8 +84,8 @@ def test_each_with_lanes_that_differ_names_the_argument(wide):
         ((stacked(2, 4), stacked(2, 4)[:1]), ["argument 1", "(1, 2, 4)", f"{N} lanes"]),
         ((x, y), ["argument 0", "(2, 4)", f"{N} lanes"]),
         ((torch.tensor(1.0), stacked(2, 4)), ["argument 0", "()", f"{N} lanes"]),
-        ((stacked(2, 5), stacked(2, 4)), ["2x5 and 4x6", "argument 0", "(2, 5)", "(2, 4)"]),
-        ((stacked(2, 4), stacked(2, 5)), ["2x5 and 4x6", "argument 1", "(2, 5)", "(2, 4)"]),
+        ((stacked(2, 5), stacked(2, 4)), ["2x5 and 4x6", "argument 0", "(2, 5)", "(B, 4)"]),
+        ((stacked(2, 4), stacked(2, 5)), ["2x5 and 4x6", "argument 1", "(2, 5)", "(B, 4)"]),
         ((stacked(2, 4).double(), stacked(2, 4)), ["argument 0", "float64", "float32"]),
         ((stacked(2, 4), stacked(2, 4).long()), ["argument 1", "int64", "float32"]),
         ((stacked(2, 4),), ["2 positional", "1 positional"]),
@@ -107,7 +107,7 @@ def test_stacked(wide, arguments, says):
         ),
         ((torch.randn(2, 12), torch.randn(2, 4)), ["(2, 4)", "4 channels", f"{N} lanes"]),
         ((torch.randn(12), torch.randn(2, 12)), ["(12,)", "2 dims", ".each"]),
-        ((torch.randn(2, 15), torch.randn(2, 12)), ["2x5 and 4x6", "argument 0", "(2, 5)", "(2, 4)"]),
+        ((torch.randn(2, 15), torch.randn(2, 12)), ["2x5 and 4x6", "argument 0", "(2, 5)", "(B, 4)"]),
         ((torch.randn(2, 12).double(), torch.randn(2, 12)), ["argument 0", "float64", "float32"]),
         ((torch.randn(2, 12),), ["2 positional", "1 positional"]),
         ((), ["2 positional", "0 positional"]),
@@ -123,6 +123,13 @@ def test_shared(wide):
         wide.shared(x, torch.randn(2, 5, generator=torch.Generator()))
     with refused(InputError, "'z'", "z=", of=wide):
         wide.shared(x, y, z=3)
+
+
+def test_a_sample_with_a_batch_of_one_is_not_said_to_have_another_batch():
+    wide = wide_compiler.compile(torch.nn.Linear(4, 2), torch.randn(1, 4), n=2)
+    narrow = torch.randn(3, 5)
+    with refused(InputError, "(3, 5) per lane, expected (B, 4) as in the sample", of=wide):
+        wide.shared(narrow)
 
 
 def test_the_members_own_error_is_the_cause_and_a_good_call_still_works(wide):
@@ -153,7 +160,7 @@ def test_keywords_are_named_as_the_caller_wrote_them():
 )
 def test_a_wide_model_that_was_copied_or_moved_refuses_as_well(wide, again):
     other = again(wide)
-    with refused(InputError, "2x5 and 4x6", "(2, 4)", of=other):
+    with refused(InputError, "2x5 and 4x6", "(B, 4)", of=other):
         other.shared(torch.zeros(2, 5), y)
     assert other.shared(x, y).shape == (N, 2, 6)
     with refused(InputError, "float64", of=other):

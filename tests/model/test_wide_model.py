@@ -266,6 +266,26 @@ def test_explain_and_summary(wide):
     assert f"{N} lanes of Net" in wide.summary()
 
 
+FACTOR = 1.0
+
+
+class Scaled(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) * FACTOR
+
+
+def test_a_value_that_never_settles_is_named_as_the_reason_for_the_loop(monkeypatch):
+    monkeypatch.setattr("wide_compiler.model.program_cache.MAX_CAPTURES", 3)
+    members = [Scaled(4, 2) for _ in range(2)]
+    wide = wide_compiler.compile(members, torch.randn(1, 4))
+    for factor in (2.0, 3.0, 4.0):
+        monkeypatch.setitem(globals(), "FACTOR", factor)
+        inputs = torch.randn(3, 4)
+        torch.testing.assert_close(wide.shared(inputs), torch.stack([m(inputs) for m in members]))
+    why = wide.explain(measure=False).why
+    assert "3 captures" in why and "values that its Python reads" in why
+
+
 def test_no_graph_break(wide):
     wide.eval()
     compiled = torch.compile(wide, fullgraph=True, backend="eager")

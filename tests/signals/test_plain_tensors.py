@@ -132,9 +132,10 @@ def test_a_batch_that_needs_a_gradient_gets_it():
 def test_work_that_stays_in_the_script_is_told():
     signal("idle", [0, 1])
     x = torch.randn(4, 4)
-    told = pytest.warns(UserWarning, match=r"'idle': \d+ op\(s\) ran in this process.*signals.tensor")
-    with told, gt.signal.context("idle"):
+    told = pytest.warns(UserWarning, match=r"'idle': \d+ op\(s\) ran in this process.*gt.tensor")
+    with told as warned, gt.signal.context("idle"):
         x @ x
+    assert [w.filename for w in warned] == [__file__]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with gt.signal.context("idle"):  # once is enough

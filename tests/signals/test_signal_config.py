@@ -158,14 +158,23 @@ class TestWithWorkers:
     def test_unknown_signal_warns_once_and_changes_nothing(self):
         gt.register_config("known_one", gt.SignalConfig())
         with (
-            pytest.warns(UserWarning, match="unknown signal 'never_heard'.*known_one"),
+            pytest.warns(UserWarning, match="unknown signal 'never_heard'.*known_one") as told,
             gt.signal.context("never_heard"),
         ):
             assert torch.ones(2).sum() == 2
+        assert [w.filename for w in told] == [__file__]
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             with gt.signal.context("never_heard"):
                 pass
+
+    def test_the_warning_is_at_the_line_that_names_the_signal(self):
+        with pytest.warns(UserWarning, match="unknown signal 'entered'") as entered:
+            gt.signal.enter("entered")
+        gt.signal.exit("entered")
+        with pytest.warns(UserWarning, match="unknown signal 'moved_to'") as moved:
+            gt.signal.tensor(gt.zeros(2), name="moved_to")
+        assert [w.filename for w in (*entered, *moved)] == [__file__, __file__]
 
     def test_exit_in_the_wrong_order(self):
         gt.register_config("a", gt.SignalConfig())

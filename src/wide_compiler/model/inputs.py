@@ -28,8 +28,8 @@ def normalize_sample(sample: Any, sample_kwargs: Mapping[str, Any] | None) -> tu
     if sample is None and kwargs:
         return (), kwargs
     raise SampleError(
-        f"a sample is a tensor, a tuple of positional arguments or a dict of keywords, "
-        f"got {type(sample).__name__}"
+        f"expected one member's input as the sample: a tensor, a tuple of positional arguments or a dict of "
+        f"keywords, got {'none' if sample is None else type(sample).__name__}"
     )
 
 
@@ -111,7 +111,9 @@ def check_accepted(call: Call, member: nn.Module, sample: tuple[tuple, dict]) ->
             if kinds[0] != kinds[1]:
                 hints.append(f"{path} is {kinds[0]}, the sample had {kinds[1]}")
             elif len(shape) != want.dim() or shape[1:] != tuple(want.shape[1:]):
-                hints.append(f"{path} is {shape} per lane, the sample had {tuple(want.shape)}")
+                # A batch of one in the sample was doubled, so its size would say nothing.
+                sizes = ", ".join(["B", *map(str, want.shape[1:])][: want.dim()])
+                hints.append(f"{path} is {shape} per lane, expected ({sizes}) as in the sample")
     if call.packed:
         hints.append("wide(x) takes packed [B, N*C, ...]; for one input for all lanes use wide.shared(x)")
     detail = f" ({'; '.join(hints)})" if hints else ""

@@ -194,7 +194,8 @@ class ProgramCache:
                 return captured
         if len(known) >= MAX_CAPTURES:
             raise CaptureFailed(
-                f"{len(known)} input shapes already needed a capture each; this one runs as a loop"
+                f"{len(known)} captures were made already, for other input shapes or for values that its "
+                f"Python reads, and that is the limit"
             )
         changes = Changes()
         if not model.living:

@@ -7,7 +7,6 @@ no communication, forward or backward.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 
 from torch.utils._python_dispatch import _disable_current_modes
@@ -16,6 +15,7 @@ from .. import api
 from ..errors import ArgumentError
 from ..model import WideModel
 from ..model.marks import mark_parameters
+from ..workers.callsite import warn_user
 from ..workers.layout import fitting
 from ..workers.stream import Mesh
 from . import lane_runner, runtime, scope
@@ -43,11 +43,10 @@ def place(wide: WideModel, placement: scope.Placement) -> None:
     mesh = _with_lanes(wide.n, placement)
     axes = tuple([0 if axis == 0 else None for axis in placement.axes])
     if fitting((wide.n,), axes, mesh.shape) != axes:
-        warnings.warn(
+        warn_user(
             f"{wide.n} lanes cannot be cut over the mesh {'x'.join(map(str, mesh.shape))} of "
             f"{placement.name!r} so that each worker has some (as torch.chunk cuts); "
-            "each of them runs all lanes",
-            stacklevel=4,
+            "each of them runs all lanes"
         )
     lane_runner.signal_of[mesh.workers] = placement.name
     stacked = {id(t) for t in wide.stacked_tensors()}
@@ -64,10 +63,9 @@ def _with_lanes(n: int, placement: scope.Placement) -> Mesh:
     used = math.ceil(n / math.ceil(n / len(mesh.workers)))
     if used == len(mesh.workers):
         return mesh
-    warnings.warn(
+    warn_user(
         f"{n} lanes over the {len(mesh.workers)} workers of {placement.name!r}: "
-        f"{math.ceil(n / used)} each on {used} of them, the others get none",
-        stacklevel=5,
+        f"{math.ceil(n / used)} each on {used} of them, the others get none"
     )
     return runtime.mesh_of(mesh.workers[:used], (used,))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from ..errors import ArgumentError
+from ..workers.callsite import warn_user
 from ..workers.layout import Axes
 from ..workers.regions import Regions
 from ..workers.stream import Mesh
@@ -84,7 +84,7 @@ def placement_of(name: str) -> Placement | None:
         if name not in _warned:
             _warned.add(name)
             known = ", ".join(signal_config.known()) or "none"
-            warnings.warn(f"unknown signal {name!r} is ignored; known signals: {known}", stacklevel=4)
+            warn_user(f"unknown signal {name!r} is ignored; known signals: {known}")
         return None
     if found.shard is None:
         return None
@@ -196,12 +196,10 @@ def _warn_of_idle_workers(scope: EnteredSignal, recorded: int) -> None:
     if recorded != scope.recorded or f"idle {scope.name}" in _warned:
         return
     _warned.add(f"idle {scope.name}")
-    warnings.warn(
-        f"signal {scope.name!r}: {scope.mode.plain} op(s) ran in this process and none on its "
-        "workers, since their tensors "
-        "are plain; bring data with signals.tensor(x) or signal.tensor(x, name), and modules with "
-        "adopt(module)",
-        stacklevel=5,
+    warn_user(
+        f"signal {scope.name!r}: {scope.mode.plain} op(s) ran in this process and none on its workers, "
+        "since their tensors are plain; with `import wide_compiler.signals as gt`, bring data by "
+        "gt.tensor(x), and modules by gt.adopt(module)"
     )
 
 

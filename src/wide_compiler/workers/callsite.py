@@ -1,8 +1,9 @@
 """Finds the line of the user's program that is running."""
 
 import sys
+import warnings
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FrameType
 from typing import NamedTuple
 
 import torch
@@ -31,13 +32,24 @@ class CallSite(NamedTuple):
 
 def user_place() -> CallSite | None:
     """Return the position of the innermost frame outside torch and this package, or None."""
-    frame = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(2)
     while frame is not None:
-        code = frame.f_code
-        users = _known.get(code)
-        if users is None:
-            users = _known[code] = not code.co_filename.startswith(OURS)
-        if users:
-            return CallSite(code, frame.f_lasti)
-        frame = frame.f_back  # type: ignore[assignment]
+        if _is_users(frame.f_code):
+            return CallSite(frame.f_code, frame.f_lasti)
+        frame = frame.f_back
     return None
+
+
+def warn_user(message: str) -> None:
+    """Warn at the innermost line outside torch and this package, however deep the call is."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and not _is_users(frame.f_code):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, stacklevel=level)
+
+
+def _is_users(code: CodeType) -> bool:
+    users = _known.get(code)
+    if users is None:
+        users = _known[code] = not code.co_filename.startswith(OURS)
+    return users
