@@ -2,13 +2,13 @@
 by one row."""
 
 import gc
+import itertools
 import weakref
 
 import numpy as np
 import pytest
 
 from wide_compiler.xcs import Config, items, jit
-from wide_compiler.xcs.costs import no
 from wide_compiler.xcs.lanes import results
 from xcs import oracle
 
@@ -75,7 +75,7 @@ def test_nothing_of_a_call_is_kept_after_it(handed):
     fast, before = jit(to_effects, config=NOW), _lists()
     fast(ROWS)
     resting = fast.__xcs__.sites[1]
-    resting.on = no  # not looked at any more, as the clock would say
+    resting.schedule.left = itertools.repeat(None)  # not looked at any more, as the clock would say
     SEEN.clear()
     fast(ROWS)
     assert taken(fast)[0] == 2 and len(SEEN) == len(ROWS) and not handed

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .strategies import Rung
 
 PART = 4  # a trial runs 1/PART of the items
-RUNNERS = 128  # maximum number of items in a trial on a GPU
+FEW, RUNNERS = 16, 128  # number of items with which a trial begins; on a GPU, where these are timed
 MOST_SIGNATURES = 64  # per rung; when reached, all are dropped
 
 
@@ -112,7 +112,7 @@ def _tried(work: Work, rung: "Rung", record: RungCosts, plain: float) -> float |
     part = n // PART if n >= 4 * PART else n
     expected, why, began = None, "", timing.now()
     try:
-        few = _part(work, min(part, RUNNERS))
+        few = _part(work, min(part, FEW if gpu is None else RUNNERS))
         few.new = True
         rung.run(few)
         few.new = False

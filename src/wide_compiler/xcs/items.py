@@ -69,6 +69,17 @@ class Items:
         return [column[i] for column in self.columns]
 
 
+def head_of(source: Any) -> tuple[Any, int] | None:
+    """Return an iterable like `source` with the first item only, and the number of items; None if unknown."""
+    if type(source) is ZipOrEnumerate:
+        parts = [part for part in map(head_of, source.args) if part is not None]
+        if not parts or len(parts) != len(source.args):
+            return None
+        return source._replace(args=tuple(head for head, _ in parts)), min(n for _, n in parts)
+    sequence = _sequence(source)
+    return None if sequence is None else (sequence[:1], len(sequence))
+
+
 def items_of(source: Any, shape: Any) -> Items | None:
     """Return the items of `source`, or None if it is not supported.
 

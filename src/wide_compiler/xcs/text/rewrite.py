@@ -1,6 +1,6 @@
 """Rewrite a function so that its sites call the runtime first.
 
-A site becomes `<result of SITE, or the original code over the rest> if SITE.on() else <original code>`. A
+A site becomes `<result of SITE, or the original code over the rest> if <SITE is on> else <original code>`. A
 loop keeps its body and gets another iterable: the items left to do, none if the runtime has done all of them.
 A declined site therefore runs the original code, with its line numbers. Under `torch.compile` all sites are
 off.
@@ -289,12 +289,13 @@ class Rewriter(ast.NodeTransformer):
     def _on(self, site: SiteText) -> ast.expr:
         """Return the expression that checks whether a site is on.
 
-        It calls only C functions, so that a debugger does not step into this library. `torch.compile` treats
+        It runs only C code, so that a debugger does not step into this library. `torch.compile` treats
         the first condition as a constant and therefore sees the original code only.
         """
         untraced = f"(R.tracer() is None or R.traced.add({site.index}))"
         compiling = "R.compiling()" if isinstance(self.original, ast.Lambda) else COMPILING
-        return expression(f"not {compiling} and R.s{site.index}.on() and {untraced}", R=RUNTIME)
+        paused = f"None in R.pause{site.index}.left"
+        return expression(f"not {compiling} and not {paused} and {untraced}", R=RUNTIME)
 
     def _call(self, site: SiteText, method: str, given: list[Any]) -> ast.Call:
         return expression(f"R.s{site.index}.{method}(*A)", R=RUNTIME, A=given)
