@@ -16,7 +16,7 @@ from .comparison import same
 from .costs import RungCosts
 from .exceptions import raise_interrupt
 from .independent import marked_in
-from .items import Blocks, Items
+from .items import Items
 from .proof.guards import SMALL
 from .proof.kinds import CONSTANTS, CONTAINERS
 from .work import Bail, Failed, Mismatch, Miss, Work, closure_values
@@ -247,8 +247,6 @@ def signature_of(work: Work) -> tuple[Any, ...]:
 
 def _column(column: Any) -> Any:
     """Return the signature of one loop variable, from its first item."""
-    if type(column) is Blocks:
-        column = column.blocks[0]
     if type(column) in (np.ndarray, Tensor):
         return _look(column, 1)
     return _look(column[0])

@@ -21,8 +21,7 @@ MEDIAN_OF = 5
 TOO_LITTLE = "the expected gain is too small so far"
 KEPT = 3  # number of recent calls of a rung that are remembered
 LOOKS = 0.01  # fraction of the plain loop's time that may be spent on examining
-# After fruitless examinations a pause lasts this many calls at most, or this many seconds in short loops: later
-# calls may be larger.
+# The longest pause after fruitless looks, in calls, or in seconds where calls are short: later calls may be larger.
 MOST, PAUSE = 2048, 0.05
 RECURSION = 64  # calls not examined while one is in progress, so that recursive calls run the original code
 PATIENT = 4  # fruitless examinations in a row before pauses grow

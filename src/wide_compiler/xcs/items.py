@@ -4,7 +4,6 @@ These are exact lists, tuples, ranges, dict views, arrays, tensors, and `zip` an
 Iterating over anything else might run user code, so the plain loop handles it.
 """
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -30,32 +29,6 @@ class ZipOrEnumerate(NamedTuple):
 def made(source: Any) -> Any:
     """Return the iterable itself; a `ZipOrEnumerate` is executed."""
     return source.made() if type(source) is ZipOrEnumerate else source
-
-
-class Blocks:
-    """A list of arrays made by the previous site, which are rows of larger arrays (blocks)."""
-
-    def __init__(self, rows: list[Any], blocks: list[np.ndarray]):
-        self.rows, self.n = rows, len(rows)
-        starts = itertools.accumulate(map(len, blocks), initial=0)
-        self.blocks = dict(zip(starts, blocks, strict=False))
-
-    def __getitem__(self, i: Any) -> Any:
-        return self.rows[i]
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def part(self, start: int) -> "Blocks":
-        """Return the rows of the block that starts here."""
-        block = self.blocks[start]
-        return Blocks(self.rows[start : start + len(block)], [block])
-
-
-def kept_blocks(source: Any, before: list[Blocks] | None) -> Any:
-    """Return the blocks of `source` if the previous statement made it and it is unchanged; else None."""
-    kept = before.pop() if before else None
-    return kept if kept is not None and kept.rows is source and len(source) == kept.n else None
 
 
 @dataclass

@@ -19,7 +19,7 @@ from .call import SiteCall
 from .choice import run
 from .costs import TOO_LITTLE, Budget, Costs, Schedule
 from .exceptions import raise_interrupt
-from .items import Blocks, Items, head_of, items_of, kept_blocks
+from .items import Items, head_of, items_of
 from .lanes.lane import Diverge
 from .outputs import carried_on, fill, fillable, inert, rooms
 from .plan import Plan, make_plan
@@ -91,8 +91,6 @@ class Site:
         expand: Any = None,
         consumer: Any = None,
         *options: Any,
-        before: list[Blocks] | None = None,
-        after: list[Blocks] | None = None,
     ) -> SiteCall:
         """Run a comprehension, or a generator consumed by a builtin.
 
@@ -101,8 +99,6 @@ class Site:
             body, cond: functions of the loop variables.
             expand: a function that lists the iterations of nested loops.
             consumer: the object that the builtin's name refers to; `options` are its other arguments.
-            before: blocks of `source`, from the previous statement.
-            after: a list to which blocks of the result are appended.
         """
         call, name, kind = SiteCall(self, source), self.text.consumer, self.text.kind
 
@@ -116,10 +112,7 @@ class Site:
                 items = self._expanded(call, expand)
             else:
                 items = self._items(call, functions, NO_ITEMS)
-                kept = kept_blocks(source, before)
-                if items is not None and kept is not None:
-                    items.columns = [kept]
-            self._decide(call, items, functions, after)
+            self._decide(call, items, functions)
             if call.done and kind in ("set", "dict"):
                 values, call.values = call.values, set() if kind == "set" else {}
                 self._put(call, call.values.update, values)
@@ -139,7 +132,7 @@ class Site:
             why = "its iterable, or a container that it fills, is not an exact builtin type"
             able = fillable(self.text, containers, totals, makers)
             items = self._items(call, functions, why) if able else self._found(None, why)
-            self._decide(call, items, functions, None)
+            self._decide(call, items, functions)
             if not call.done:
                 return
             values = call.values
@@ -158,7 +151,7 @@ class Site:
     def start(self, *thunks: Any) -> SiteCall:
         """Run independent statements; each is a function without arguments."""
         call, functions = SiteCall(self, None), {f"thunk {i}": thunk for i, thunk in enumerate(thunks)}
-        return self._guarded(call, lambda: self._decide(call, Items([thunks], len(thunks)), functions, None))
+        return self._guarded(call, lambda: self._decide(call, Items([thunks], len(thunks)), functions))
 
     def _guarded(self, call: SiteCall, decide: Callable[[], None]) -> SiteCall:
         """Run `decide`. After an internal error the original code runs, and the error is recorded."""
@@ -247,7 +240,7 @@ class Site:
             return self._found(None, plan.reason if plan is not None else NO_ITEMS)
         return Items([list(map(operator.itemgetter(k), rows)) for k in range(len(rows[0]))], len(rows))
 
-    def _decide(self, call: SiteCall, items: Items | None, functions: dict[str, Any], after: Any) -> None:
+    def _decide(self, call: SiteCall, items: Items | None, functions: dict[str, Any]) -> None:
         """Run the items with a rung if one is chosen; otherwise time the plain loop."""
         if items is None:
             if call.costs is None:
@@ -267,7 +260,7 @@ class Site:
         elif self.text.caught and plan.effect is Effect.IO:
             self.went_plain("it fills a container inside a try, which may catch an error of filling it")
         else:
-            work = Work(self, plan, items, functions, seen, after)
+            work = Work(self, plan, items, functions, seen)
             try:
                 values = run(work)
             except Failed as failure:
