@@ -16,7 +16,6 @@ import gc
 import json
 import statistics
 import time
-import types
 from pathlib import Path
 
 import numpy as np
@@ -69,12 +68,6 @@ def score_rows(rows):
 
 def normalise(x):
     return x / np.linalg.norm(x)
-
-
-def score_normalised(rows):
-    scorer = Scorer(weights=WEIGHTS)
-    unit = [normalise(row) for row in rows]
-    return [scorer(row) for row in unit]
 
 
 def normalise_rows(rows):
@@ -162,8 +155,7 @@ def speed_cases():
 def speed(options):
     print(f"{'case':36s} {'plain ms':>9s} {'jit ms':>9s} {'times':>7s} {'bar':>5s}  by")
     cases = {name: case for name, case in speed_cases().items() if options.only in name}
-    rows = [row for name, case in cases.items() for row in speed_case(name, case, options.seconds)]
-    return [*rows, *handed_over(options)] if options.only in "scorer, rows from a site before" else rows
+    return [row for name, case in cases.items() for row in speed_case(name, case, options.seconds)]
 
 
 def speed_case(name, case, seconds):
@@ -182,48 +174,6 @@ def told(name, plain, jitted, bar, by):
     times = f"{1e3 * plain:9.3f} {1e3 * jitted:9.3f} {plain / jitted:6.1f}x"
     print(f"{name:36s} {times} {bar:4.1f}x{mark}  {by}", flush=True)
     return {"case": name, "plain_s": plain, "jit_s": jitted, "times": plain / jitted, "bar": bar, "by": by}
-
-
-def handed_over(options):
-    """The Scorer's site alone, when its rows come from a vectorised site in the statement before; and in its
-    place, the same written by hand in NumPy, for the rows as they lie."""
-    rows = rows_of(10_000)
-    fast = jit(score_normalised)
-    for _ in range(5):
-        fast(rows)
-    unit = normalise_rows(rows)
-    site, alone = fast.__xcs__.sites[1], {"jit": [], "hand": []}
-    run, side = site.run, "jit"
-
-    def by_hand(before):
-        blocks = before[0].blocks
-        start = time.thread_time()
-        scores = [score for block in blocks for score in (block @ WEIGHTS + 0.0).tolist()]
-        alone["hand"].append(time.thread_time() - start)
-        return types.SimpleNamespace(done=True, take=lambda: scores)
-
-    def timed(*arguments, before):
-        if side == "hand":
-            return by_hand(before)
-        start = time.thread_time()
-        try:
-            return run(*arguments, before=before)
-        finally:
-            alone["jit"].append(time.thread_time() - start)
-
-    def call(name):
-        nonlocal side
-        side = name
-        fast(rows)
-
-    site.run = timed
-    calls = {"jit": lambda: call("jit"), "hand": lambda: call("hand"), "plain": lambda: score_rows(unit)}
-    plain = interleaved(calls, options.seconds, least=15)["plain"]
-    jitted, hand = (statistics.median(alone[name]) for name in ("jit", "hand"))
-    return [
-        told("scorer, rows from a site before", plain, jitted, 20, "numpy lanes"),
-        told("  the same written in NumPy by hand", plain, hand, 0, "NumPy"),
-    ]
 
 
 PARTS = {"speed": speed, "patterns": patterns, "first": first}

@@ -24,9 +24,7 @@ torch {torch}, {date}, on a machine with other work to do.
 
 ## Cases with a bar
 Both sides take turns of some calls in one run, and medians of the warm calls are shown. What waits, or uses
-several cores, is timed by the clock, all else by the CPU time of its thread. Rows that end in "by hand" are
-not `jit`: they do the same as the row above them, with a pool of threads, or in NumPy. How much a second core
-gives depends on what else it does.
+several cores, is timed by the clock, all else by the CPU time of its thread.
 
 | case | plain | jitted | times | aimed at | by |
 | --- | --- | --- | --- | --- | --- |

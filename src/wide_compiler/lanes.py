@@ -145,6 +145,7 @@ def rows_apart(stacked: Tensor) -> list[Tensor]:
 
 def _learning_rows(stacked: Tensor, reached: Callable[[Any, list[bool]], None] | None) -> list[Tensor]:
     """Like `rows_apart`, with gradients. The rows are copies, because backward may have saved `stacked`."""
+    split: Any
     if stacked.dim() > 1:
         copy = stacked.clone(memory_format=torch.contiguous_format)
         n, length, *rest = copy.shape

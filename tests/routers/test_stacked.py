@@ -178,7 +178,9 @@ def test_hooks_of_parameters_are_called(after_forward):
         first, second = list(router["tower_0"].parameters())[:2]
         first.register_hook(lambda gradient, router=router: seen[router].append(gradient.clone()))
         first.register_hook(lambda gradient: gradient * 2)
-        second.register_post_accumulate_grad_hook(lambda p, router=router: seen[router].append(p.grad.clone()))
+        second.register_post_accumulate_grad_hook(
+            lambda p, router=router: seen[router].append(p.grad.clone())
+        )
     for loss in losses or [router(x).square().sum() for router in both]:
         loss.backward()
     assert_same(*both)

@@ -427,7 +427,7 @@ def total(x):
     return float(x.sum())
 
 
-def test_rows_handed_on_keep_their_order_where_branches_part():
+def test_rows_of_a_site_before_keep_their_order_where_branches_part():
     def two_sites(rows):
         scaled = [halved_or_not(row) for row in rows]
         return [total(row) for row in scaled]
@@ -446,7 +446,7 @@ def sometimes_reversed(rows):
     return len(rows)
 
 
-def test_rows_changed_within_the_next_statement_are_not_handed_on():
+def test_rows_changed_within_the_next_statement():
     def mention(rows):
         doubled = [row * 2.0 for row in rows]
         return sometimes_reversed(doubled), [total(row) for row in doubled]

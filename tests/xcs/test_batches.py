@@ -1,6 +1,8 @@
 """PyTorch's items run as one only where nothing but the time tells."""
 
 import math
+import subprocess
+import sys
 import warnings
 
 import pytest
@@ -270,3 +272,28 @@ def test_layers_that_jump_are_told_from_those_that_bend(jump):
     with torch.no_grad(), watch:
         jump(torch.randn(64) @ REPEATED)
     assert watch.decided == isinstance(jump, (nn.Hardshrink, nn.Threshold))
+
+
+FIRST_BATCH = """
+import sys
+import torch
+from wide_compiler.xcs import Config, jit
+
+@jit(config=Config(measure=False))
+def run(xs):
+    return [torch.tanh(x * 2.0) for x in xs]
+
+xs = [torch.full((4,), float(i)) for i in range(16)]
+before = set(sys.modules)
+run(xs)
+assert "torch vmap" in str(run.stats()), run.explain()
+print(sorted({name.split(".")[1] for name in set(sys.modules) - before if name.startswith("torch.")}))
+"""
+
+
+def test_the_first_batch_of_a_process_does_not_import_compilers(tmp_path):
+    path = tmp_path / "first_batch.py"
+    path.write_text(FIRST_BATCH)
+    done = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "_dynamo" not in done.stdout and "_inductor" not in done.stdout

@@ -9,7 +9,7 @@ import warnings
 import numpy as np
 import pytest
 
-from wide_compiler.xcs import Config, Mismatch, XcsWarning, jit, module
+from wide_compiler.xcs import Config, Mismatch, XcsWarning, jit
 from wide_compiler.xcs.site import Site
 
 NOW = Config(measure=False)
@@ -267,30 +267,6 @@ def test_a_jitted_function_inside_another():
     for _ in range(3):
         assert outer([1.0, 2.0, 3.0]) == [3.0, 5.0, 7.0]
     assert rungs(outer) == {"numpy lanes"}
-
-
-def test_lanes_are_handed_from_one_site_to_the_next(monkeypatch):
-    from wide_compiler.xcs.lanes import gather
-
-    @module
-    class Scorer:
-        weights: np.ndarray
-
-        def __call__(self, x):
-            return float(x @ self.weights)
-
-    @jit(config=NOW)
-    def scores(xs):
-        scorer = Scorer(weights=np.ones(4))
-        doubled = [x * 2.0 for x in xs]
-        return [scorer(d) for d in doubled]
-
-    gathered = []
-    real = gather.stacked
-    monkeypatch.setattr(gather, "stacked", lambda *a: gathered.append(1) or real(*a))
-    xs = rows()
-    assert np.allclose(scores(xs), [float((x * 2.0).sum()) for x in xs])
-    assert len(gathered) == 1  # the second site gathered nothing
 
 
 def test_python_version_is_known_to_work():

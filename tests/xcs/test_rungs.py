@@ -188,7 +188,6 @@ def test_calls_that_were_not_looked_at_are_counted_once():
     (site,) = fast.__xcs__.sites
     before, site.latest = site.budget.spent, 1e-3
     site.schedule.pause(5)
-    site.on = site.schedule.ready
     for _ in range(6):
         fast(rows)
     assert site.budget.spent == pytest.approx(before + 5e-3)

@@ -2,43 +2,60 @@
 
 import numpy as np
 
-from wide_compiler.xcs import Config, jit
-from wide_compiler.xcs.costs import LOOKS, MOST, Schedule, yes
+from wide_compiler.xcs import Config, items, jit
+from wide_compiler.xcs.costs import LOOKS, MOST, Schedule
+
+
+def paused(schedule):
+    return None in schedule.left
 
 
 def test_a_pause_is_a_number_of_calls():
     schedule = Schedule(measure=True, never=False)
     schedule.pause(3)
-    assert [schedule.ready() for _ in range(5)] == [False, False, False, True, True]
+    assert [paused(schedule) for _ in range(5)] == [True, True, True, False, False]
     schedule.enter()
     assert schedule.skipped == 3
     schedule.leave()
-    assert schedule.ready() and schedule.skipped == 3
+    assert not paused(schedule) and schedule.skipped == 3
 
 
 def test_a_site_that_calls_itself_is_not_looked_at_meanwhile():
     schedule = Schedule(measure=True, never=False)
-    assert schedule.ready()
+    assert not paused(schedule)
     schedule.enter()
-    assert not schedule.ready() and not schedule.ready()
+    assert paused(schedule) and paused(schedule)
     schedule.leave()
-    assert schedule.ready() and schedule.skipped == 2
+    assert not paused(schedule) and schedule.skipped == 2
 
 
 def test_looks_are_paid_from_a_share_of_the_loop_s_time():
     schedule = Schedule(measure=True, never=False)
     schedule.enter()
     schedule.rest(1e-6, 1e-3)  # a look of 1 us beside a loop of 1 ms: nothing to save
-    assert schedule.ready is yes
+    assert not paused(schedule)
     schedule.enter()
     schedule.rest(1e-4, 1e-4)
-    skipped = next(i for i in range(100) if schedule.ready())
+    skipped = next(i for i in range(100) if not paused(schedule))
     assert 0.5 / LOOKS <= skipped <= 1.5 / LOOKS
     for _ in range(30):  # of which nothing comes: ever more rarely, but never for good
         schedule.enter()
         schedule.rest(1e-4, 1e-4)
-    skipped = next(i for i in range(10_000) if schedule.ready())
+    skipped = next(i for i in range(10_000) if not paused(schedule))
     assert 8 / LOOKS <= skipped <= MOST
+
+
+def test_items_are_not_looked_at_before_that_can_pay(monkeypatch):
+    def run(pairs):
+        return [a + b for a, b in pairs]
+
+    seen = []
+    own = items._unzipped
+    monkeypatch.setattr(items, "_unzipped", lambda pairs, shape: seen.append(len(pairs)) or own(pairs, shape))
+    fast = jit(run)
+    for _ in range(300):
+        fast([(1.0, 2.0)] * 1000)
+    assert seen and set(seen) == {1}  # of 1000 short items, the first shows that no analysis pays
 
 
 def test_larger_calls_after_small_ones_are_looked_at_soon():

@@ -54,7 +54,7 @@ def comes_to_threads(fast, *args):
     before, yes = threaded(fast), lambda self, seconds: True
     with (
         mock.patch.multiple(Budget, affords=yes),
-        mock.patch.object(Schedule, "rest", lambda self, looked, plain: None),
+        mock.patch.object(Schedule, "rest", lambda self, *_: None),
     ):
         for _ in range(100):
             fast(*args)

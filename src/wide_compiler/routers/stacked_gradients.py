@@ -57,7 +57,7 @@ class StackedLeaf:
                 _accumulate(parameter, row)
 
     def _new_and_unhooked(self) -> bool:
-        """Return whether no parameter has a gradient or hooks; calls into C only, since it runs every time."""
+        """Return whether no parameter has a gradient or hooks; calls into C only, since it always runs."""
         new = all(map(operator.is_, map(_grad, self.parameters), itertools.repeat(None)))
         return new and not any(map(_hooks, self.parameters)) and not any(map(_later_hooks, self.parameters))
 

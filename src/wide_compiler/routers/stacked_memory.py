@@ -115,9 +115,9 @@ class Lent:
 
     def __init__(self, leaves: bool = True) -> None:
         self.leaves = leaves  # whether stacked leaves may be lent
-        self.stacks: list[tuple[Tensor, list[Tensor], list[int]]] = []
+        self.stacks: list[tuple[Tensor, Sequence[Tensor], list[int]]] = []
 
-    def lend(self, stack: Tensor, tensors: list[Tensor]) -> Tensor:
+    def lend(self, stack: Tensor, tensors: Sequence[Tensor]) -> Tensor:
         """Note the versions of the tensors that `stack` holds, and return it."""
         self.stacks.append((stack, tensors, [*map(_version, tensors)]))
         return stack

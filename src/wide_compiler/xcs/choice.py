@@ -16,7 +16,7 @@ from .comparison import same
 from .costs import RungCosts
 from .exceptions import raise_interrupt
 from .independent import marked_in
-from .items import Blocks, Items
+from .items import Items
 from .proof.guards import SMALL
 from .proof.kinds import CONSTANTS, CONTAINERS
 from .work import Bail, Failed, Mismatch, Miss, Work, closure_values
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .strategies import Rung
 
 PART = 4  # a trial runs 1/PART of the items
-RUNNERS = 128  # maximum number of items in a trial on a GPU
+FEW, RUNNERS = 16, 128  # number of items with which a trial begins; on a GPU, where these are timed
 MOST_SIGNATURES = 64  # per rung; when reached, all are dropped
 
 
@@ -112,7 +112,7 @@ def _tried(work: Work, rung: "Rung", record: RungCosts, plain: float) -> float |
     part = n // PART if n >= 4 * PART else n
     expected, why, began = None, "", timing.now()
     try:
-        few = _part(work, min(part, RUNNERS))
+        few = _part(work, min(part, FEW if gpu is None else RUNNERS))
         few.new = True
         rung.run(few)
         few.new = False
@@ -247,8 +247,6 @@ def signature_of(work: Work) -> tuple[Any, ...]:
 
 def _column(column: Any) -> Any:
     """Return the signature of one loop variable, from its first item."""
-    if type(column) is Blocks:
-        column = column.blocks[0]
     if type(column) in (np.ndarray, Tensor):
         return _look(column, 1)
     return _look(column[0])

@@ -1,26 +1,28 @@
 """Measured costs at a site, and the budget for trials.
 
-The plain loop is timed whenever it runs. Analyses and trials together may use 5% of the time that the site's
+The plain loop is timed whenever it runs. Analyses and trials together may use 3% of the time that the site's
 plain loop has taken so far. A trial's cost is the expected cost of the next one, doubled each time the
 rung loses or fails, so that one bad timing neither decides for good nor costs much. The plain loop is timed
-again once rungs have run for twenty times as long as the plain loop takes.
+again once rungs have run for thirty times as long as the plain loop takes.
 
-Examining a site costs time too, so a `Schedule` examines fruitless sites rarely.
+Examining a site costs time too, so a `Schedule` examines fruitless sites rarely, and others when the budget
+is expected to afford the next step.
 """
 
 import itertools
 import operator
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-SHARE = 0.05
+SHARE = 0.03
 MEDIAN_OF = 5
 TOO_LITTLE = "the expected gain is too small so far"
 KEPT = 3  # number of recent calls of a rung that are remembered
-LOOKS = 0.02  # fraction of the plain loop's time that may be spent on examining
-MOST = 2048  # maximum number of calls not examined; later calls may be larger
+LOOKS = 0.01  # fraction of the plain loop's time that may be spent on examining
+# The longest pause after fruitless looks: calls, or seconds where calls are short. Later calls may be larger.
+MOST, PAUSE = 2048, 0.05
 RECURSION = 64  # calls not examined while one is in progress, so that recursive calls run the original code
 PATIENT = 4  # fruitless examinations in a row before pauses grow
 
@@ -31,9 +33,14 @@ class Budget:
 
     spent: float = 0.0
     used: float = 0.0
+    # Seconds in the plain loop until what was refused in this call is affordable; 0 if nothing was.
+    missing: float = 0.0
 
     def affords(self, seconds: float) -> bool:
-        return SHARE * self.spent >= self.used + seconds
+        missing = (self.used + seconds) / SHARE - self.spent
+        if missing > 0.0:
+            self.missing = min(missing, self.missing or missing)
+        return missing <= 0.0
 
 
 @dataclass
@@ -89,18 +96,17 @@ class Costs:
         return SHARE * self.unseen > self.plain_item * n
 
 
-# Iterators rather than functions: called before each execution, they take about 30 ns.
-yes = itertools.repeat(True).__next__
-no = itertools.repeat(False).__next__
-
-
 class Schedule:
-    """Decides at each call, by `ready()`, whether the site is examined."""
+    """Decides at each call whether the site is examined.
+
+    Attributes:
+        left: an iterator with one None for each call that is not examined. The rewritten code asks `None in
+            left` before each execution, which takes one of them. This is faster than any call.
+    """
 
     def __init__(self, measure: bool, never: bool):
         self.measure = measure  # if False, the site is always examined
-        self.ready: Callable[[], bool] = no if never else yes
-        self._pause: Iterator[bool] = iter(())
+        self.left: Iterator[None] = itertools.repeat(None) if never else iter(())
         self._calls = 0  # length of the current pause
         self._skipped = 0  # calls skipped in earlier pauses
         self._fruitless = 0  # consecutive examinations without a gain
@@ -111,7 +117,7 @@ class Schedule:
     @property
     def skipped(self) -> int:
         """Number of calls that were not examined so far."""
-        return self._skipped + self._calls - operator.length_hint(self._pause)
+        return self._skipped + self._calls - operator.length_hint(self.left)
 
     def enter(self) -> None:
         """Begin to examine a call. Recursive calls run the original code."""
@@ -126,18 +132,24 @@ class Schedule:
     def pause(self, calls: int) -> None:
         """Do not examine the next `calls` calls."""
         self._skipped, self._calls = self.skipped, calls
-        self._pause = itertools.repeat(False, calls)
-        self.ready = itertools.chain(self._pause, itertools.repeat(True)).__next__ if calls else yes
+        self.left = itertools.repeat(None, calls)
         self._entered = False
 
-    def rest(self, looked: float, plain: float) -> None:
-        """Pause until the time spent on examining is a small fraction of the plain loop's time."""
+    def rest(self, looked: float, plain: float, missing: float = 0.0) -> None:
+        """Pause until the time spent on examining is a small fraction of the plain loop's time.
+
+        Args:
+            looked, plain: seconds that this examination, and the plain loop, took.
+            missing: seconds in the plain loop until the next step is affordable, if known.
+        """
         if self.measure and self._entered:
             # Varying lengths, so that among calls that alternate not always the same one is examined.
             self._turn = (self._turn + 0.618) % 1.0
             self._fruitless += 1
-            grown = (0.5 + self._turn) * 2.0 ** min(max(self._fruitless - PATIENT, 0), 4)
-            self.pause(int(min(looked / (LOOKS * max(plain, 3e-7)) * grown, MOST)))
+            plain = max(plain, 3e-7)
+            least = (0.5 + self._turn) * looked / (LOOKS * plain)
+            grown = missing / plain if missing else least * 2.0 ** min(max(self._fruitless - PATIENT, 0), 4)
+            self.pause(int(min(max(least, min(grown, max(MOST, PAUSE / plain))), 8 * MOST)))
 
     def gained(self) -> None:
         """Record that an examination led to a gain."""

@@ -4,7 +4,6 @@ These are exact lists, tuples, ranges, dict views, arrays, tensors, and `zip` an
 Iterating over anything else might run user code, so the plain loop handles it.
 """
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -32,32 +31,6 @@ def made(source: Any) -> Any:
     return source.made() if type(source) is ZipOrEnumerate else source
 
 
-class Blocks:
-    """A list of arrays made by the previous site, which are rows of larger arrays (blocks)."""
-
-    def __init__(self, rows: list[Any], blocks: list[np.ndarray]):
-        self.rows, self.n = rows, len(rows)
-        starts = itertools.accumulate(map(len, blocks), initial=0)
-        self.blocks = dict(zip(starts, blocks, strict=False))
-
-    def __getitem__(self, i: Any) -> Any:
-        return self.rows[i]
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def part(self, start: int) -> "Blocks":
-        """Return the rows of the block that starts here."""
-        block = self.blocks[start]
-        return Blocks(self.rows[start : start + len(block)], [block])
-
-
-def kept_blocks(source: Any, before: list[Blocks] | None) -> Any:
-    """Return the blocks of `source` if the previous statement made it and it is unchanged; else None."""
-    kept = before.pop() if before else None
-    return kept if kept is not None and kept.rows is source and len(source) == kept.n else None
-
-
 @dataclass
 class Items:
     """The items of a loop. `columns[j][i]` is loop variable j in iteration i, of n."""
@@ -67,6 +40,17 @@ class Items:
 
     def row(self, i: int) -> list[Any]:
         return [column[i] for column in self.columns]
+
+
+def head_of(source: Any) -> tuple[Any, int] | None:
+    """Return an iterable like `source` with the first item only, and the number of items; None if unknown."""
+    if type(source) is ZipOrEnumerate:
+        parts = [part for part in map(head_of, source.args) if part is not None]
+        if not parts or len(parts) != len(source.args):
+            return None
+        return source._replace(args=tuple(head for head, _ in parts)), min(n for _, n in parts)
+    sequence = _sequence(source)
+    return None if sequence is None else (sequence[:1], len(sequence))
 
 
 def items_of(source: Any, shape: Any) -> Items | None:

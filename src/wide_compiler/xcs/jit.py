@@ -36,7 +36,7 @@ class XcsWarning(UserWarning):
 
 
 class Runtime:
-    """What the rewritten code of one function reads: its sites, as `s0`, `s1`, and so on."""
+    """What the rewritten code of one function reads: its sites as `s0`, `s1`, ..., and when to ask them."""
 
     compiling = staticmethod(torch.compiler.is_dynamo_compiling)
     tracer = staticmethod(sys.gettrace)
@@ -50,6 +50,7 @@ class Runtime:
         self.sites = [Site(text, config, code.co_filename, self) for text in texts]
         for site in self.sites:
             setattr(self, f"s{site.text.index}", site)
+            setattr(self, f"pause{site.text.index}", site.schedule)
 
     @staticmethod
     def source(function: Any, *args: Any, **kwargs: Any) -> ZipOrEnumerate:

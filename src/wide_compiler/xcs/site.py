@@ -19,12 +19,12 @@ from .call import SiteCall
 from .choice import run
 from .costs import TOO_LITTLE, Budget, Costs, Schedule
 from .exceptions import raise_interrupt
-from .items import Blocks, Items, items_of, kept_blocks
+from .items import Items, head_of, items_of
 from .lanes.lane import Diverge
 from .outputs import carried_on, fill, fillable, inert, rooms
 from .plan import Plan, make_plan
 from .proof.effects import Effect
-from .strategies import shortest
+from .strategies import least_price, shortest
 from .text.site_text import SiteText
 from .text.sites import SHORT_CIRCUIT
 from .work import Bail, Failed, Miss, Work
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 OURS = (Exception, Bail, Diverge)  # not KeyboardInterrupt and SystemExit
 PLANS = 4
-ANALYSIS_SECONDS = 5e-4  # approximate duration of an analysis
 # Maximum number of iterations of nested loops in a comprehension, since all of them are listed first.
 MOST_ROUNDS = 2**20
 WATCHED = 1e-8  # overhead of timing the plain loop, in seconds per item
@@ -63,7 +62,7 @@ def in_the_way() -> str:
 class Site:
     """One site of a jitted function.
 
-    The rewritten code calls `on()` before each execution; it is cheap when off.
+    The rewritten code calls it where `schedule` says so, and is the original code otherwise.
     """
 
     def __init__(self, text: SiteText, config: "Config", file: str, runtime: "Runtime"):
@@ -74,7 +73,6 @@ class Site:
         if text.consumer in SHORT_CIRCUIT:
             self.why = STOPS_EARLY
             self.schedule.pause(10**12)
-        self.on = self.schedule.ready
         self.nested = "items" in text.bodies  # a comprehension with several loops
         self.plans: list[Plan] = []  # proofs for different argument types, the latest first
         self.first = Costs()  # timings of the plain loop before anything is proven
@@ -93,8 +91,6 @@ class Site:
         expand: Any = None,
         consumer: Any = None,
         *options: Any,
-        before: list[Blocks] | None = None,
-        after: list[Blocks] | None = None,
     ) -> SiteCall:
         """Run a comprehension, or a generator consumed by a builtin.
 
@@ -103,8 +99,6 @@ class Site:
             body, cond: functions of the loop variables.
             expand: a function that lists the iterations of nested loops.
             consumer: the object that the builtin's name refers to; `options` are its other arguments.
-            before: blocks of `source`, from the previous statement.
-            after: a list to which blocks of the result are appended.
         """
         call, name, kind = SiteCall(self, source), self.text.consumer, self.text.kind
 
@@ -117,11 +111,8 @@ class Site:
             if expand is not None:
                 items = self._expanded(call, expand)
             else:
-                items = self._found(items_of(source, self.text.shape), NO_ITEMS)
-                kept = kept_blocks(source, before)
-                if items is not None and kept is not None:
-                    items.columns = [kept]
-            self._decide(call, items, functions, after)
+                items = self._items(call, functions, NO_ITEMS)
+            self._decide(call, items, functions)
             if call.done and kind in ("set", "dict"):
                 values, call.values = call.values, set() if kind == "set" else {}
                 self._put(call, call.values.update, values)
@@ -137,10 +128,11 @@ class Site:
         call, running = SiteCall(self, source), list(totals)
 
         def decide() -> None:
-            able = fillable(self.text, containers, totals, makers)
-            items = items_of(source, self.text.shape) if able else None
+            functions = {"body": body}
             why = "its iterable, or a container that it fills, is not an exact builtin type"
-            self._decide(call, self._found(items, why), {"body": body}, None)
+            able = fillable(self.text, containers, totals, makers)
+            items = self._items(call, functions, why) if able else self._found(None, why)
+            self._decide(call, items, functions)
             if not call.done:
                 return
             values = call.values
@@ -159,7 +151,7 @@ class Site:
     def start(self, *thunks: Any) -> SiteCall:
         """Run independent statements; each is a function without arguments."""
         call, functions = SiteCall(self, None), {f"thunk {i}": thunk for i, thunk in enumerate(thunks)}
-        return self._guarded(call, lambda: self._decide(call, Items([thunks], len(thunks)), functions, None))
+        return self._guarded(call, lambda: self._decide(call, Items([thunks], len(thunks)), functions))
 
     def _guarded(self, call: SiteCall, decide: Callable[[], None]) -> SiteCall:
         """Run `decide`. After an internal error the original code runs, and the error is recorded."""
@@ -167,8 +159,7 @@ class Site:
             if self.checking is None:
                 self.checking = self.config.checking
             self.schedule.enter()
-            self.on = self.schedule.ready
-            call.looked = timing.now()
+            call.looked, self.budget.missing = timing.now(), 0.0
             skipped = self.schedule.skipped
             self.budget.spent += self.latest * (skipped - self.accounted)
             self.accounted = skipped
@@ -191,7 +182,6 @@ class Site:
     def _leave(self) -> None:
         with contextlib.suppress(*OURS):
             self.schedule.leave()
-            self.on = self.schedule.ready
 
     def _put(self, call: SiteCall, put: Callable[..., None], *given: Any) -> None:
         """Store values in new containers with `put(*given)`.
@@ -217,6 +207,21 @@ class Site:
             self.went_plain(why)
         return items
 
+    def _items(self, call: SiteCall, functions: dict[str, Any], why: str) -> Items | None:
+        """Return the items, or None; not all of them are looked at before an analysis is worth it."""
+        shape, head = self.text.shape, None if self.plans else head_of(call.source)
+        first = None if head is None or head[1] < 2 else items_of(head[0], shape)
+        if head is not None and first is not None and not self.may_analyse(functions, first.columns):
+            self._too_early(call, head[1])
+            return None
+        return self._found(items_of(call.source, shape), why)
+
+    def _too_early(self, call: SiteCall, n: int) -> None:
+        """Time the plain loop of n items, since nothing is proven yet."""
+        self.went_plain(TOO_LITTLE)
+        call.looked = timing.now() - call.looked
+        call.watch(n, self.first)
+
     def _expanded(self, call: SiteCall, expand: Any) -> Items | None:
         """Return all iterations of nested loops, or None if listing them may have side effects."""
         outer = items_of(call.source, "item")  # whole items, not unpacked
@@ -224,9 +229,7 @@ class Site:
         if outer is not None and outer.n:
             plan, _ = self.plan_for({"items": expand}, {"items": self.text.bodies["items"]}, outer.columns)
             if plan is None:  # not proven yet, so the plain loop is timed
-                self.went_plain(TOO_LITTLE)
-                call.looked = timing.now() - call.looked
-                call.watch(outer.n, self.first)
+                self._too_early(call, outer.n)
                 return None
             if not plan.declined:
                 try:
@@ -237,7 +240,7 @@ class Site:
             return self._found(None, plan.reason if plan is not None else NO_ITEMS)
         return Items([list(map(operator.itemgetter(k), rows)) for k in range(len(rows[0]))], len(rows))
 
-    def _decide(self, call: SiteCall, items: Items | None, functions: dict[str, Any], after: Any) -> None:
+    def _decide(self, call: SiteCall, items: Items | None, functions: dict[str, Any]) -> None:
         """Run the items with a rung if one is chosen; otherwise time the plain loop."""
         if items is None:
             if call.costs is None:
@@ -257,7 +260,7 @@ class Site:
         elif self.text.caught and plan.effect is Effect.IO:
             self.went_plain("it fills a container inside a try, which may catch an error of filling it")
         else:
-            work = Work(self, plan, items, functions, seen, after)
+            work = Work(self, plan, items, functions, seen)
             try:
                 values = run(work)
             except Failed as failure:
@@ -279,7 +282,7 @@ class Site:
         short = self.first.recent and self.first.plain_item < shortest(columns, functions)
         # For nested loops, the body is analysed right after the listing of iterations.
         together = self.nested and len(self.plans) == 1 and not self.plans[0].declined
-        return not (short and columns) and (together or self.budget.affords(ANALYSIS_SECONDS))
+        return not (short and columns) and (together or self.budget.affords(least_price(columns)))
 
     def plan_for(
         self, functions: dict[str, Any], nodes: dict[str, Any], columns: Any
@@ -309,7 +312,7 @@ class Site:
             costs.measured(seconds, n)
             self.latest = seconds
             self.budget.spent += seconds
-            self.schedule.rest(looked + WATCHED * n, seconds)
+            self.schedule.rest(looked + WATCHED * n, seconds, self.budget.missing)
         except OURS as error:
             self.broke(error)
         self._leave()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from torch import nn
 
 from ..errors import ArgumentError
 from .choice import choose
@@ -22,6 +23,7 @@ from .work import Miss, Work, closure_values
 if TYPE_CHECKING:
     from .parallelism import ParallelismInfo
 
+ANALYSIS = 5e-4  # approximate seconds of an analysis
 # Seconds per item in the plain loop, below which conversion to NumPy costs more than it saves.
 SHORT, SHORT_NUMBERS = 4e-7, 4e-6
 
@@ -51,6 +53,12 @@ def shortest(columns: Any, functions: dict[str, Any]) -> float:
         if any(value is np or type(value) is np.ndarray for value in (*named, *closure_values(function))):
             return SHORT
     return SHORT_NUMBERS
+
+
+def least_price(columns: Any) -> float:
+    """Return the seconds of an analysis; of modules, which one rung takes, those of its first trial."""
+    of_modules = any(isinstance(column[0], nn.Module) for column in columns if len(column))
+    return group.PRICE if of_modules else ANALYSIS
 
 
 def _vectorized(able: Callable[[Work], bool]) -> Callable[[Work], bool]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ValidationError
 from .exceptions import raise_interrupt
-from .items import Blocks, Items
+from .items import Items
 
 if TYPE_CHECKING:
     from .plan import Plan
@@ -53,7 +53,6 @@ class Work:
 
     Args:
         seen: objects that the plan's guards looked up, if known.
-        after: list to which blocks of the result are appended for the next site.
     """
 
     def __init__(
@@ -63,13 +62,12 @@ class Work:
         items: Items,
         functions: dict[str, Any],
         seen: list[Any] | None = None,
-        after: list[Blocks] | None = None,
     ):
         self.site, self.plan, self.items, self.functions = site, plan, items, functions
         self.body: Any = functions.get("body", operator.call)
         self.cond: Any = functions.get("cond")
         self.events = site.text.kind == "loop" and not site.text.single
-        self.seen, self.after = seen, after
+        self.seen = seen
         self.record: Any = None  # costs of the rung that ran all items
         self.new = False  # whether the signature of the items is new
         self.partial: dict[int, list[Any]] = {}  # events of an item that raised, by index

@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import numpy as np
 
-from ..items import Blocks
 from ..proof.kinds import is_numpy_scalar
 from ..work import Bail, Work
 from .lane import COMPUTING, NUMBERS, Lane, Objects, lanes_in, own_values
@@ -20,9 +19,7 @@ NOT_CONTIGUOUS = "an array is not contiguous, so results of the loop would not b
 
 def chunks(work: Work) -> list[tuple[int, int]]:
     """Return (start, stop) of chunks of items that fit into the cache with their results."""
-    first, n = work.items.columns[0], work.items.n
-    if type(first) is Blocks:
-        return [(start, start + len(block)) for start, block in first.blocks.items()]
+    n = work.items.n
     widest = max((c[0].nbytes for c in work.items.columns if type(c[0]) is np.ndarray), default=8)
     size = min(max(CHUNK_BYTES // max(widest, 1), 256), 16384)
     return [(i, min(i + size, n)) for i in range(0, n, size)]
@@ -33,8 +30,6 @@ def gathered(column: Any) -> Any:
 
     A column of other objects is returned as the one object that all items share, or as `Objects`.
     """
-    if type(column) is Blocks:
-        return Lane(column.blocks[0], "array", False, column.rows)
     if type(column) is np.ndarray:
         _computes(column.dtype)
         if column.ndim == 1:  # iteration creates new scalars, so the lane has no origin

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 
 from ..exceptions import raise_interrupt
-from ..items import Blocks
 from ..work import Bail, Work
 from .body_code import Dispatcher, lane_function
 from .gather import chunks, gathered
 from .lane import Diverge, Lane, Objects, own_values
-from .results import apart, check_keys, pieces
+from .results import apart, check_keys
 
 MOST_PATHS = 16
 SKIPPED = object()  # an item that the condition excludes
@@ -39,8 +38,6 @@ def vectorized(work: Work) -> list[Any]:
         why = f"{type(error).__name__}: {error}"
     if why is not None:  # outside of the handlers, so that no traceback is kept alive
         raise Bail(why)
-    if work.after is not None and body.blocks and sum(map(len, body.blocks)) == work.items.n:
-        work.after.append(Blocks(values, body.blocks))  # all rows, in the order of the items
     return values
 
 
@@ -51,7 +48,7 @@ def _recorded_errors(reported: list[str]) -> Any:
 
 
 class Body:
-    """The site's condition and body compiled for lanes; `blocks` are results that are rows of arrays."""
+    """The site's condition and body compiled for lanes."""
 
     def __init__(self, work: Work):
         nodes, cache = work.site.text.bodies, work.plan.lane_code
@@ -59,13 +56,15 @@ class Body:
         self.dispatch = Dispatcher(cache)
         self.test = work.cond and lane_function(work.cond, nodes["cond"], self.dispatch, cache)
         self.body = lane_function(work.body, nodes["body"], self.dispatch, cache)
-        self.blocks: list[np.ndarray] = []
         self.runs = 0
 
     def values(self, start: int, stop: int) -> list[Any]:
         """Return the values of items `start` to `stop`. Raises `Bail`."""
         self.runs = 0
-        columns = [_part(column, start, stop) for column in self.work.items.columns]
+        columns = [
+            column if (start, stop) == (0, len(column)) else column[start:stop]
+            for column in self.work.items.columns
+        ]
         added: list[Any] = [None] * (stop - start)
         self._run(columns, None, added)
         if self.work.events:
@@ -82,7 +81,7 @@ class Body:
         if self.runs > MOST_PATHS:
             raise Bail(f"items take more than {MOST_PATHS} ways through its branches")
         try:
-            found = self._once(columns, len(added) if lanes is None else len(lanes), lanes is None)
+            found = self._once(columns, len(added) if lanes is None else len(lanes))
         except Diverge as split:
             for mask in (split.mask, ~split.mask):
                 chosen = np.flatnonzero(mask)
@@ -95,7 +94,7 @@ class Body:
             for i, value in zip(lanes.tolist(), found, strict=True):
                 added[i] = value
 
-    def _once(self, columns: list[Any], count: int, in_order: bool) -> list[Any]:
+    def _once(self, columns: list[Any], count: int) -> list[Any]:
         work, self.dispatch.rounds = self.work, 0
         given = list(map(gathered, columns))
         if work.cond is not None and not self.test(*given):
@@ -111,21 +110,11 @@ class Body:
             before: list[Any] = []
             events = [(index, apart(value, count, before)) for index, value in result]
             found: list[Any] = [[(index, column[i]) for index, column in events] for i in range(count)]
-        elif in_order and type(result) is Lane and result.kind == "array" and result.origin is None:
-            blocks = pieces(result)
-            self.blocks += blocks
-            found = [row for block in blocks for row in block]
         else:
             found = apart(result, count, [])
         if any(map(_has_nan, given)) and any(map(_is_nan, found)):
             raise Bail("nan in items and results, which Python finds by identity")
         return found
-
-
-def _part(column: Any, start: int, stop: int) -> Any:
-    if type(column) is Blocks:
-        return column.part(start)
-    return column if (start, stop) == (0, len(column)) else column[start:stop]
 
 
 def _has_nan(given: Any) -> bool:

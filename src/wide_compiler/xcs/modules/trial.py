@@ -101,6 +101,10 @@ class Watch(TorchDispatchMode):
         self.decided = False  # whether control flow, or another operator, used such a result
         self.held: list[Any] = []  # keeps tensors alive, so that addresses are not reused
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # True would import `torch._dynamo` at the first use, which takes about a second
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         out = func(*args, **kwargs)

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from ..items import Blocks
 from .class_tables import MISSING, modules_are_plain, on_class
 
 Functions = Mapping[str, types.FunctionType]
@@ -229,8 +228,8 @@ def all_are(how: str, expected: Any, values: Any) -> bool:
     if type(values) is np.ndarray:  # the items are rows or NumPy scalars
         kind = np.ndarray if values.ndim > 1 else values.dtype.type
         return not values.dtype.hasobject and expected is kind
-    if type(values) in (range, Blocks):  # Blocks: rows made by the previous site
-        return expected is (int if type(values) is range else np.ndarray)
+    if type(values) is range:
+        return expected is int
     if not isinstance(values, (list, tuple)):
         return type(values) is expected
     if list(map(type, values)).count(expected) != len(values):

@@ -1,6 +1,6 @@
 """Rewrite a function so that its sites call the runtime first.
 
-A site becomes `<result of SITE, or the original code over the rest> if SITE.on() else <original code>`. A
+A site becomes `<result of SITE, or the original code over the rest> if <SITE is on> else <original code>`. A
 loop keeps its body and gets another iterable: the items left to do, none if the runtime has done all of them.
 A declined site therefore runs the original code, with its line numbers. Under `torch.compile` all sites are
 off.
@@ -16,30 +16,20 @@ from .liveness import Block
 from .names import captured, is_consumed, reads
 from .site_text import ITEMS, RUNTIME, SiteText, shape_of, short
 from .sites import flat_target
-from .trees import clone, expression, lambda_of, name, walk
+from .trees import clone, expression, lambda_of, name
 
 KINDS = {ast.ListComp: "list", ast.SetComp: "set", ast.DictComp: "dict"}
 COMPILING = "__xcs_compiling"
-Place = tuple[int, int]  # (id of a statement list, index)
 
 
 class Rewriter(ast.NodeTransformer):
     """Finds the sites of one function and rewrites them.
-
-    If the next statement mentions a new list exactly once, the list's blocks (see `items.Blocks`) are passed
-    to it; otherwise other code could have changed the list. Blocks are held in a local variable, so they live
-    no longer than the call.
 
     Attributes:
         found: the sites in source order.
         depth: nesting depth of loops that are sites.
         inside: True inside a comprehension that is a site.
         captured: names that other scopes may read or store.
-        place: position of the current statement.
-        offered: the name of a new list, the position of the statement that may take its blocks, and the
-            expression that makes it.
-        calls: the runtime call of each rewritten site expression.
-        taken: names of variables that hold blocks, by the position of the statement that takes them.
     """
 
     def __init__(self, function: ast.FunctionDef | ast.Lambda):
@@ -48,10 +38,6 @@ class Rewriter(ast.NodeTransformer):
         self.depth = 0
         self.inside = False
         self.captured = captured(function)
-        self.place: Place = (0, 0)
-        self.offered: tuple[str, Place, Any] = ("", (0, 0), None)
-        self.calls: dict[ast.expr, tuple[SiteText, ast.Call]] = {}
-        self.taken: dict[Place, str] = {}
 
     def rewritten(self) -> ast.FunctionDef | ast.Lambda:
         tree = clone(self.original)
@@ -98,18 +84,7 @@ class Rewriter(ast.NodeTransformer):
         for part in ("handlers", "cases"):
             for new, old in zip(getattr(node, part, ()), getattr(original, part, ()), strict=True):
                 new.body = self._block(old.body, original, block)
-        self.place = (id(block.statements), block.index)
-        node = self._expressions(node)
-        out = [node]
-        if self.place in self.taken and not isinstance(node, ast.Return):  # release the blocks
-            nothing = ast.Assign([name(self.taken[self.place], store=True)], ast.Constant(None))
-            out.append(ast.copy_location(nothing, node))
-        match original, node:
-            case ast.Assign([ast.Name(made)], ast.ListComp()), ast.Assign() if made not in self.captured:
-                following = walk(block.after[0]) if block.after else ()
-                if [n.id for n in following if isinstance(n, ast.Name)].count(made) == 1:
-                    self.offered = (made, (id(block.statements), block.index + 1), node.value)
-        return out
+        return [self._expressions(node)]
 
     def _expressions(self, node: ast.stmt) -> ast.stmt:
         """Visit the expressions of a statement, but not the statements nested in it."""
@@ -153,7 +128,6 @@ class Rewriter(ast.NodeTransformer):
         if site.reason:
             return self.generic_visit(node)
         original = clone(node)
-        blocks = self._taken_by(original.generators[0].iter) if self.depth == 0 else ""
         self.inside = True
         plain: Any = self.generic_visit(node)
         self.inside = False
@@ -177,26 +151,11 @@ class Rewriter(ast.NodeTransformer):
         arguments = [self._source(inner.generators[0].iter), *arguments]
         inner.generators[0].iter = expression("H.rest()", H=held)
         call = self._call(site, "run", [clone(a) for a in arguments])
-        if blocks:
-            call.keywords.append(ast.keyword("before", name(blocks)))
         whole = expression(
             "(H.take() if (H := C).done else I) if ON else P",
             H=held, C=call, I=inner, ON=self._on(site), P=plain,
         )  # fmt: skip
-        self.calls[whole] = site, call
         return ast.copy_location(whole, node)
-
-    def _taken_by(self, source: ast.expr) -> str:
-        """Return the name of the variable with the blocks of `source`; '' if there is none."""
-        made, place, whole = self.offered
-        handed = isinstance(source, ast.Name) and (made, place) == (source.id, self.place)
-        if not handed or whole not in self.calls:
-            return ""
-        site, call = self.calls[whole]
-        blocks = self.taken[self.place] = f"__xcs_blocks{site.index}"
-        call.keywords.append(ast.keyword("after", expression("(B := [])", B=blocks)))
-        whole.orelse = expression("(B := None, P)[-1]", B=blocks, P=whole.orelse)
-        return blocks
 
     def _source(self, node: ast.expr) -> ast.expr:
         """Return the iterable; calls of `zip` and `enumerate` become a `ZipOrEnumerate`."""
@@ -289,12 +248,13 @@ class Rewriter(ast.NodeTransformer):
     def _on(self, site: SiteText) -> ast.expr:
         """Return the expression that checks whether a site is on.
 
-        It calls only C functions, so that a debugger does not step into this library. `torch.compile` treats
+        It runs only C code, so that a debugger does not step into this library. `torch.compile` treats
         the first condition as a constant and therefore sees the original code only.
         """
         untraced = f"(R.tracer() is None or R.traced.add({site.index}))"
         compiling = "R.compiling()" if isinstance(self.original, ast.Lambda) else COMPILING
-        return expression(f"not {compiling} and R.s{site.index}.on() and {untraced}", R=RUNTIME)
+        paused = f"None in R.pause{site.index}.left"
+        return expression(f"not {compiling} and not {paused} and {untraced}", R=RUNTIME)
 
     def _call(self, site: SiteText, method: str, given: list[Any]) -> ast.Call:
         return expression(f"R.s{site.index}.{method}(*A)", R=RUNTIME, A=given)

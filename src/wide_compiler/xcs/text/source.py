@@ -91,9 +91,10 @@ def _candidates(text: str, start: int, code: types.CodeType) -> list[FunctionNod
         whole = "".join(linecache.getlines(code.co_filename))
         lambdas = [n for n in walk(_parsed(whole)) if isinstance(n, ast.Lambda)]
         return [n for n in lambdas if n.lineno <= code.co_firstlineno <= (n.end_lineno or n.lineno)]
+    before = ["\n"] * (start - 1)  # for the line numbers
     if text[:1].isspace():  # dedenting would change multi-line strings
-        text, start = "if True:\n" + text, start - 1
-    tree = ast.increment_lineno(_parsed(text), start - 1)
+        before[-1:] = ["if True:\n"]
+    tree = _parsed("".join([*before, text]))
     return [n for n in walk(tree) if isinstance(n, ast.FunctionDef) and n.name == code.co_name]
 
 
