@@ -1,5 +1,6 @@
 """Pytree functions: flattening, paths and signatures."""
 
+import copy
 import enum
 import gc
 import types
@@ -226,6 +227,12 @@ def _plain(leaf: Any) -> Any:
     if isinstance(leaf, np.ndarray) and leaf.dtype != object:
         return ("array", str(leaf.dtype), leaf.shape, leaf.tobytes())
     return leaf if isinstance(leaf, _VALUES) else Unkeyed(leaf)
+
+
+def own_copy(leaf: Any) -> Any:
+    """Return a leaf that is no tensor, or a copy of it if it can be changed."""
+    plain = leaf is None or isinstance(leaf, (bool, int, float, complex, str, *_VALUES))
+    return leaf if plain else copy.deepcopy(leaf)
 
 
 def unkeyed_leaf(tree: Any) -> Any:

@@ -170,7 +170,7 @@ def _check_count(n: Any) -> None:
 def _rows(leaf: Any, n: int) -> Sequence[Any]:
     if isinstance(leaf, Tensor):
         return leaf.unbind(0)
-    return leaf if isinstance(leaf, LaneValues) else (leaf,) * n
+    return leaf if isinstance(leaf, LaneValues) else [_tree.own_copy(leaf) for _ in range(n)]
 
 
 def pack(inputs: Sequence[Any]) -> Any:

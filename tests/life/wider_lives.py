@@ -527,7 +527,8 @@ class WiderLife(Life):
 
     def input_of_weights(self) -> None:
         """An input that is a view of a parameter, in its own memory."""
-        names = [n for n, p in self.loop.modules[0].named_parameters() if p.shape == (WIDTH, WIDTH)]
+        alike = [{n for n, p in m.named_parameters() if p.shape == (WIDTH, WIDTH)} for m in self.loop.modules]
+        names = sorted(set.intersection(*alike))
         if not names:
             return self.call()
         if self.writes_inputs():
@@ -903,7 +904,8 @@ class WiderLife(Life):
 
     def partial_load(self) -> None:
         """A state dict into the whole model, `assign=True` at times."""
-        assign = self.random.random() < 0.5
+        tied = any(isinstance(b, (random_lives.Tied, SharedChild)) for b in self.loop.modules[0].blocks)
+        assign = not tied and self.random.random() < 0.5  # it unties the members
         self.event(f"load_state_dict, assign={assign}")
         for module in (*self.loop.modules, *(self.door.modules or [self.door.wide])):
             state = {k: v.clone() for k, v in module.state_dict().items()}

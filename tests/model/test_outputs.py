@@ -1,5 +1,8 @@
 """What `each` hands out is what the members would have given: writable, contiguous, of their own size."""
 
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -220,6 +223,34 @@ def test_zeros_of_both_signs_are_two_numbers(captured):
     wide = wide_compiler.compile(models, torch.zeros(2, 3), config=WideConfig(tune_seconds=0))
     assert [str(y) for _, y in wide.each([torch.zeros(2, 3)] * 2)] == ["0.0", "-0.0"]
     assert [str(y) for y in wide.shared(torch.zeros(2, 3))[1]] == ["0.0", "-0.0"]
+
+
+class _WithObjects(nn.Module):
+    """Gives Python objects that a caller may change."""
+
+    def __init__(self, names):
+        super().__init__()
+        self.names = names
+
+    def forward(self, x):
+        return {"y": x * 2, "set": set(self.names), "object": SimpleNamespace(k=[1]), "array": np.arange(2)}
+
+
+@pytest.mark.parametrize("names", ["ab", "a"])
+@pytest.mark.parametrize("door", ["each", "shared"])
+def test_objects_that_a_caller_changes_are_new_at_every_call(names, door):
+    models, x = [_WithObjects("a"), _WithObjects(names)], torch.ones(2, 3)
+    wide = wide_compiler.compile(models, x, config=WideConfig(tune_seconds=0))
+    for _ in range(3):
+        outs = wide.each([x, x]) if door == "each" else lanes.unstack(wide.shared(x), 2)
+        for model, out in zip(models, outs, strict=True):
+            want = model(x)
+            assert out["set"] == want["set"] and out["object"] == want["object"]
+            assert out["array"].tolist() == [0, 1]
+            out["set"].add("z")
+            out["object"].k.append(2)
+            out["array"] += 1
+    assert wide.explain(measure=False).coverage == 1.0
 
 
 def test_hand_out_of_other_leaves():

@@ -59,7 +59,7 @@ class Captured:
         if self.gives_one_tensor:
             return outputs[0]
         given = iter(outputs)
-        leaves = [next(given) if is_output(leaf) else leaf for leaf in self.out_statics]
+        leaves = [next(given) if is_output(leaf) else _tree.own_copy(leaf) for leaf in self.out_statics]
         pairs = zip(self.out_statics, leaves, strict=True)
         leaves = [static.of(leaf) if isinstance(static, OutputNumber) else leaf for static, leaf in pairs]
         return _tree.unflatten(leaves, self.out_spec)

@@ -19,6 +19,7 @@ from torch.export import Dim
 from torch.export.graph_signature import InputKind
 
 from .. import _tree
+from ..errors import one_line
 from ..guards import Snapshot
 from .captured import Captured
 from .cleanup import clean, written_placeholders
@@ -96,6 +97,12 @@ class _Flat(nn.Module):
                     f"it returns a {type(leaf).__name__} whose tensors cannot be replaced; return tensors, "
                     f"or lists, tuples or dicts of them"
                 )
+            try:
+                _tree.own_copy(leaf)
+            except Exception as error:
+                raise CaptureFailed(
+                    f"it returns a {type(leaf).__name__}, which cannot be copied: {one_line(error)}"
+                ) from error
         return tuple(leaf for leaf in out if _is_output(leaf))
 
 

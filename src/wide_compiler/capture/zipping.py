@@ -7,7 +7,7 @@ import torch
 from torch import fx
 
 from ..errors import AlignmentError
-from ..lane_values import LaneValues
+from ..lane_values import LaneValues, alike
 from .captured import Captured
 from .failure import CaptureFailed
 from .number_outputs import is_output
@@ -125,7 +125,7 @@ class _Zipper:
                 raise AlignmentError(f"lane {lane} returns {captured.out_spec}, lane 0 returns {spec}")
         for position, leaf in enumerate(statics):
             leaves = [captured.out_statics[position] for captured in self.variants]
-            if not is_output(leaf) and any(other != leaf for other in leaves):
+            if not is_output(leaf) and not all(alike(other, leaf) for other in leaves):
                 statics[position] = LaneValues(leaves[v] for v in self.variant_of_lane)
 
 
