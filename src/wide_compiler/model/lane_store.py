@@ -44,6 +44,9 @@ class LaneStore(Children, nn.Module):
         self.registered = Registered(models)
         built = self.registered.build(models)
         self.places, self.wide_states, self.one_object = build_tree(self, models, set(built))
+        # Frozen parameters of a shared trunk: in the original models' memory until something writes them.
+        trunk = [p for p in self.places if p.kind == "parameter" and p.path in self.one_object]
+        self.borrowed = [place for place in trunk if not place.tensor.requires_grad]
         for path, module in built.items():
             parent, _, name = path.rpartition(".")
             self.get_submodule(parent)._modules[name] = module
@@ -269,6 +272,13 @@ class LaneStore(Children, nn.Module):
         self.wide_states.add(path)
         self.views.relink(self.places, self.wide_states)
 
+    def give_own_memory(self, place: Place) -> None:
+        """Copy a parameter that is about to be written, if its memory still is the original models'."""
+        if place in self.borrowed:
+            self.borrowed.remove(place)
+            if not self.views.models and place.home.get(place.name) is not None:
+                place.tensor.data = place.tensor.data.clone()
+
     def put_channels_last(self, path: str) -> None:
         """Store a convolution's weight with channels last in memory."""
         place = next(p for p in self.places if p.path == path)
@@ -285,10 +295,8 @@ class LaneStore(Children, nn.Module):
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         saving.fit_lane_axes(self, state_dict, prefix)
-        for place in self.places:
-            if place.kind == "parameter" and place.path in self.one_object:
-                # A frozen shared parameter still is the original models' memory.
-                place.tensor.data = place.tensor.data.clone()
+        for place in list(self.borrowed):
+            self.give_own_memory(place)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:

@@ -113,8 +113,8 @@ def _write(store: Any, place: Place, tensors: Sequence[Tensor]) -> None:
             raise UnsupportedError(_refusal(f"gives the parameter {place.path} another shape or dtype"))
         place.home[place.name] = value.clone()
     elif not torch.equal(value, current):
-        if parameter and place.path in store.one_object:
-            current.data = current.data.clone()  # still the memory of the original models
+        if parameter:
+            store.give_own_memory(place)
         current.copy_(value)
     if parameter and current.requires_grad != tensors[0].requires_grad:
         current.requires_grad_(tensors[0].requires_grad)

@@ -105,6 +105,9 @@ class WideModel(ProgrammedLanes):
         return self._run(door, args, kwargs)
 
     def _run(self, door: str, args: tuple, kwargs: dict, by_lane: LaneArguments | None = None) -> Any:
+        if self.borrowed and torch.is_grad_enabled() and not torch.compiler.is_dynamo_compiling():
+            for place in [place for place in self.borrowed if place.tensor.requires_grad]:
+                self.give_own_memory(place)  # no longer frozen: an optimizer will write it
         kept = self.frozen_lanes.rows(self)
         try:  # a checkpoint leaves its second forward by an exception
             return self._run_all(door, args, kwargs, by_lane)

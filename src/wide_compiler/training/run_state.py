@@ -121,8 +121,8 @@ def load_model(wide: WideModel, saved: Mapping[str, Tensor]) -> None:
         for path, tensor in model_tensors(wide).items():
             if torch.equal(tensor.cpu(), saved[path]):
                 continue  # a shared frozen tensor may be the original models' memory
-            if path in wide.one_object:
-                tensor.data = tensor.data.clone()
+            for place in [place for place in wide.borrowed if place.path == path]:
+                wide.give_own_memory(place)
             tensor.copy_(saved[path].expand_as(tensor))
 
 
