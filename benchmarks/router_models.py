@@ -8,8 +8,8 @@
 `planned` is what `CompileRouter.from_module(model, sample).compile()` gives; where nothing was faster
 together that is the model, called as it is. Both are timed in turns (the best of three medians or more), with
 a backward pass in training; on a CPU the time of one thread on a core counts. Equality is that of everything
-joined (`tune_seconds=0`), outputs and gradients, in float64 where the model's ops know it; random numbers then
-do not depend on the order of draws.
+joined (`tune_seconds=0`), outputs and gradients, in float64 where the model's ops know it; random numbers
+then do not depend on the order of draws.
 Nothing is remembered from earlier runs. Writes benchmarks/results/router_models_<device>.json.
 """
 
