@@ -2,13 +2,14 @@
 
     python benchmarks/router_models.py                 all cases of router_zoo.py on the CPU, and the page
     python benchmarks/router_models.py --device cuda   the same on the GPU
-    python benchmarks/router_models.py --only Switch   some, by the beginning of the name
+    python benchmarks/router_models.py --only Switch   some, by the beginning of the name; other rows stay
     python benchmarks/router_models.py --page          docs/router_models.md from the result files alone
 
 `planned` is what `CompileRouter.from_module(model, sample).compile()` gives; where nothing was faster
 together that is the model, called as it is. Both are timed in turns (the best of three medians or more), with
-a backward pass in training. Equality is that of everything joined (`tune_seconds=0`), outputs and gradients,
-in float64 where the model's ops know it; random numbers then do not depend on the order of draws.
+a backward pass in training; on a CPU the time of one thread on a core counts. Equality is that of everything
+joined (`tune_seconds=0`), outputs and gradients, in float64 where the model's ops know it; random numbers
+then do not depend on the order of draws.
 Nothing is remembered from earlier runs. Writes benchmarks/results/router_models_<device>.json.
 """
 
@@ -27,7 +28,7 @@ from router_zoo import CASES
 from wide_compiler import WideConfig, _tree
 from wide_compiler.benchmark.document import provenance
 from wide_compiler.measure import interleaved
-from wide_compiler.measure.clock import best_medians
+from wide_compiler.measure.clock import best_medians, cpu_time, now
 from wide_compiler.measure.fixed_draws import FixedDraws
 from wide_compiler.measure.store import nothing_remembered
 from wide_compiler.routers import CompileRouter
@@ -135,7 +136,8 @@ def measure(name, train, device, seconds):
             call(), call()
 
         def clock():
-            return interleaved(calls, seconds / 3, cuda, sample_seconds=SAMPLE_SECONDS)
+            timer = now if cuda else cpu_time
+            return interleaved(calls, seconds / 3, cuda, sample_seconds=SAMPLE_SECONDS, timer=timer)
 
         times, tries = best_medians(clock, lambda t: t["model"] / t["planned"] >= BAR)
     found = [frozenset(group.paths) for group in plan.groups]
@@ -160,6 +162,7 @@ def measure(name, train, device, seconds):
         "ok": times["model"] / times["planned"] >= BAR,
         "tries": tries,
         "note": case.note,
+        "load_average": os.getloadavg()[0],
     }
 
 
@@ -183,11 +186,13 @@ def page():
         content = json.loads(file.read_text())
         parts.append(f"## {content['device']}\n")
         parts.append(f"torch {content['torch']}; {content['date']}; `{content['command']}`\n")
-        load = content["load_average"] / content.get("cores", os.cpu_count())
         if len(content["rows"]) < 2 * len(CASES):
             parts.append("Not all rows have been measured.\n")
-        if load > 1:
-            parts.append(f"The machine had {load:.0f} times as much work as cores: the ratios are noise.\n")
+        cores = content.get("cores", os.cpu_count())
+        loads = [row.get("load_average", content.get("load_average", 0.0)) / cores for row in content["rows"]]
+        if max(loads) > 1:
+            work = f"{min(loads):.1f} to {max(loads):.1f} times as much work as cores"
+            parts.append(f"The machine had {work} meanwhile, which makes ratios uncertain.\n")
         lines = [HEAD, ["---"] * len(HEAD)]
         for row in content["rows"]:
             kind = "" if row["compared_in"] == "float64" else f" ({row['compared_in']})"
@@ -208,30 +213,31 @@ def page():
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
-    parser.add_argument("--only", default="", help="cases whose name begins so; written nowhere")
+    parser.add_argument("--only", nargs="*", default=[""], help="cases whose name begins so")
     parser.add_argument("--seconds", type=float, default=3.0, help="time for each row")
     parser.add_argument("--page", action="store_true", help="only write the page")
     options = parser.parse_args()
-    rows = []
     path = ROOT / f"results/router_models_{options.device}.json"
-    for name in [] if options.page else [case for case in CASES if case.startswith(options.only)]:
-        for train in (False, True):
-            row = measure(name, train, options.device, options.seconds)
-            rows.append(row)
-            mode = "train" if train else "eval"
-            print(
-                f"{name:18s} {mode:5s} listed {row['listed']:2d} found {row['found']:2d} "
-                f"others {row['more']:2d} joined {row['together']:2d} runs {row['runs']:9s} "
-                f"x{row['ratio']:5.2f} plan {row['plan_cpu_s']:5.1f} s, errors {row['output_error']:.0e} "
-                f"{row['gradient_error']:.0e} {row['compared_in']} {row['why'] or row['in_pieces'][:80]}",
-                flush=True,
-            )
-            if not options.only:
-                head = {**provenance(torch.device(options.device)), "load_average": os.getloadavg()[2]}
-                head["cores"] = os.cpu_count()
-                path.write_text(json.dumps({**head, "rows": rows}, indent=1) + "\n")
-    if not options.only:
-        page()
+    known = json.loads(path.read_text())["rows"] if path.exists() else []
+    rows = {(row["case"], row["train"]): row for row in known}
+    order = [(name, train) for name in CASES for train in (False, True)]
+    for name, train in [] if options.page else order:
+        if not name.startswith(tuple(options.only)):
+            continue
+        row = rows[name, train] = measure(name, train, options.device, options.seconds)
+        mode = "train" if train else "eval"
+        print(
+            f"{name:18s} {mode:5s} listed {row['listed']:2d} found {row['found']:2d} "
+            f"others {row['more']:2d} joined {row['together']:2d} runs {row['runs']:9s} "
+            f"x{row['ratio']:5.2f} plan {row['plan_cpu_s']:5.1f} s, errors {row['output_error']:.0e} "
+            f"{row['gradient_error']:.0e} {row['compared_in']} load {row['load_average']:.1f} "
+            f"{row['why'] or row['in_pieces'][:80]}",
+            flush=True,
+        )
+        head = {**provenance(torch.device(options.device)), "cores": os.cpu_count()}
+        ordered = [rows[key] for key in order if key in rows]
+        path.write_text(json.dumps({**head, "rows": ordered}, indent=1) + "\n")
+    page()
 
 
 if __name__ == "__main__":

@@ -229,12 +229,42 @@ res2net50_14w_8s res2next50 resnest14d skresnet18 wide_resnet50_2 seresnet50 res
 """
 TIMM |= dict.fromkeys(_RESNETS.split(), (48, {"channels": (16, 16, 32, 32)}))
 TIMM["resnetaa50"] = (64, {"channels": (16, 16, 32, 32)})
+# Families and sizes that came later.
+_VIT = {"img_size": 64, "embed_dim": 24, "depth": 2, "num_heads": 2}
+TIMM |= {
+    "nasnetalarge": (64, {"num_features": 96, "stem_size": 8}),
+    "rdnet_tiny": (64, {}),
+    "selecsls42": (64, {}),
+    "legacy_xception": (64, {}),
+    "tresnet_m": (64, {}),
+    "nextvit_small": (64, {}),
+    "naflexvit_base_patch16_gap": (64, {"embed_dim": 24, "depth": 2, "num_heads": 2}),
+    "hieradet_small": (64, {"stages": _ONE, "embed_dim": 16, "num_heads": 1}),
+    "qwen3_vit_88m": (64, _VIT),
+    "deepseek_vit_412m": (56, {**_VIT, "img_size": 56}),
+    "gemma4_vit_167m": (64, _VIT),
+    "vit_base_patch16_clip_224": (64, _VIT),
+    "vit_small_patch14_dinov2": (56, {**_VIT, "img_size": 56}),
+    "vit_small_patch16_dinov3": (64, _VIT),
+    "eva02_base_patch14_448": (56, {**_VIT, "img_size": 56}),
+    "convnextv2_femto": (64, {"depths": _ONE, "dims": _DIMS}),
+    "mobilenetv4_hybrid_medium": (64, {}),
+    "efficientnet_cc_b0_4e": (64, {}),
+    "regnetv_040": (64, {}),
+    "botnet26t_256": (64, {"img_size": 64}),
+    "sebotnet33ts_256": (64, {"img_size": 64}),
+    "mobileone_s1": (64, {}),
+    "vovnet39a": (64, {}),
+    "selecsls60b": (64, {}),
+    "hgnet_tiny": (64, {}),
+}
 
-VIDEO = {"mc3_18"}
+VIDEO = {"mc3_18", "r3d_18", "r2plus1d_18"}
 _REGISTERED = """
 resnet18 densenet121 googlenet inception_v3 mnasnet0_5 mobilenet_v2 mobilenet_v3_small regnet_x_400mf
 regnet_y_400mf shufflenet_v2_x0_5 squeezenet1_0 squeezenet1_1 efficientnet_b0 efficientnet_v2_s
 deeplabv3_mobilenet_v3_large lraspp_mobilenet_v3_large mc3_18 raft_small
+r3d_18 r2plus1d_18 resnet34 shufflenet_v2_x1_0 mnasnet1_0 mobilenet_v3_large convnext_tiny fcn_resnet50
 """
 TORCHVISION: dict[str, tuple[int, dict[str, Any]]] = dict.fromkeys(_REGISTERED.split(), (48, {}))
 _SWIN = {

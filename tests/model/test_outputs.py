@@ -260,3 +260,20 @@ def test_hand_out_of_other_leaves():
         (1, 3, "b"),
         (2, 3, "c"),
     ]
+
+
+@pytest.mark.parametrize("shape", [(N,), (N, 2), (N, 0), (N, 2, 3), (N, 0, 3)])
+def test_handed_out_rows_learn_and_can_be_written(shape):
+    source = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    flags = []
+    rows = lanes.hand_out(source.exp(), N, lambda _, reached: flags.append(reached))
+    with torch.no_grad():
+        expected = [row.clone() for row in source.exp()]
+    rows[0].mul_(3)  # exp has saved its result: a write must not reach it
+    torch.testing.assert_close([row.detach() for row in rows], [expected[0] * 3, *expected[1:]])
+    (rows[0].sum() + rows[2].sum()).backward()
+    weights = torch.tensor([3.0, 0.0, 1.0, *[0.0] * (N - 3)], dtype=torch.float64)
+    torch.testing.assert_close(
+        source.grad, source.detach().exp() * weights.view(N, *[1] * (source.dim() - 1))
+    )
+    assert flags == [[True, False, True, *[False] * (N - 3)]]

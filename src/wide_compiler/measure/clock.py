@@ -72,7 +72,7 @@ def interleaved(candidates: Calls, seconds: float, cuda: bool = False, **options
     Every round times each candidate once, so that load affects all of them. There are at least
     `rounds_at_least` rounds (3), and none starts after `seconds`. After two rounds, candidates slower than
     `hopeless` times the best are dropped. `sample_seconds` is the minimum length of a sample of repeated
-    calls.
+    calls. With `timer=cpu_time`, the time of this thread on a core counts instead of the time that passes.
 
     >>> times = interleaved({"short": lambda: sum(range(10)), "long": lambda: sum(range(9000))}, 0.01)
     >>> times["short"] < times["long"]
@@ -89,6 +89,7 @@ def _samples(
     on_round: Callable[[int], None] | None = None,
     rounds_at_least: int = 3,
     sample_seconds: float | None = None,
+    timer: Callable[[], float] = now,
 ) -> dict[str, list[float]]:
     sample_seconds = sample_seconds or (GPU_SAMPLE_SECONDS if cuda else SAMPLE_SECONDS)
     started = now()
@@ -99,7 +100,7 @@ def _samples(
     while rounds < rounds_at_least or now() - started < seconds:
         # Alternate the direction, so that a drift in clock speed affects all candidates alike.
         for name in running if rounds % 2 == 0 else reversed(running):
-            sample = _sample(candidates[name], repeats.get(name, 1), cuda)
+            sample = _sample(candidates[name], repeats.get(name, 1), cuda, timer)
             samples[name].append(sample)
             wanted = sample_seconds / max(sample, 1e-9)
             repeats[name] = max(1, min(MAX_REPEATS, int(wanted)))
@@ -117,15 +118,15 @@ def _medians(samples: dict[str, list[float]]) -> dict[str, float]:
     return {name: statistics.median(taken) for name, taken in samples.items()}
 
 
-def _sample(call: Callable[[], Any], repeats: int, cuda: bool) -> float:
+def _sample(call: Callable[[], Any], repeats: int, cuda: bool, timer: Callable[[], float] = now) -> float:
     if cuda:
         torch.cuda.synchronize()
-    start = now()
+    start = timer()
     for _ in range(repeats):
         call()
     if cuda:
         torch.cuda.synchronize()
-    return (now() - start) / repeats
+    return (timer() - start) / repeats
 
 
 def busy(samples: dict[str, list[float]], cuda: bool) -> str:

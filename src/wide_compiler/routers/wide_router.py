@@ -57,8 +57,7 @@ class WideRouter(TowerHolder):
         config: how groups are built and measured; `WideConfig(tune_seconds=0)` runs every group together
             without measuring.
         stacked: keep the parameters of towers of one structure as rows of one stack that is a single autograd
-            leaf, which trains many small towers faster. `p.grad` is then a row of the stack's gradient, and
-            `torch.autograd.grad(loss, p)` does not work.
+            leaf, which trains many small towers faster. `torch.autograd.grad(loss, p)` then does not work.
         options: options of `BaseRouter` (`uuid`, `strict_dtype`, ...).
     """
 
