@@ -63,7 +63,7 @@ def least_price(columns: Any) -> float:
 
 def _vectorized(able: Callable[[Work], bool]) -> Callable[[Work], bool]:
     """Return `able`, restricted to bodies that can be vectorised and have no `try` to catch `Bail`."""
-    return lambda work: work.plan.info.can_vmap and not work.plan.texts.tries and able(work)
+    return lambda work: work.plan.info.can_vmap and not work.plan.tries and able(work)
 
 
 def _wait(work: Work) -> bool:
