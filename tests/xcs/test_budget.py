@@ -1,4 +1,4 @@
-"""When a rung is tried, by a clock that the test holds: trials are paid from 5% of the plain loop's time."""
+"""When a rung is tried, by a clock that the test holds: trials are paid from 4% of the plain loop's time."""
 
 import itertools
 from types import SimpleNamespace

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
 from ..errors import ArgumentError
 from .choice import choose
@@ -66,6 +66,10 @@ def _vectorized(able: Callable[[Work], bool]) -> Callable[[Work], bool]:
     return lambda work: work.plan.info.can_vmap and not work.plan.tries and able(work)
 
 
+def _no_torch(work: Work) -> bool:
+    return not any(isinstance(column[0], (Tensor, nn.Module)) for column in work.items.columns)
+
+
 def _wait(work: Work) -> bool:
     waits = work.plan.effect is Effect.IO and work.plan.info.can_parallelize
     return waits and threads.usable(work.site.config.max_workers)
@@ -78,7 +82,7 @@ WIDE_MODELS = Rung(
 )
 TORCH_VMAP = Rung("torch vmap", _vectorized(torch_vmap.able), torch_vmap.mapped, 1e-3, 2e-4)
 NUMPY_LANES = Rung(
-    "numpy lanes", _vectorized(lambda work: True), lambda work: numpy_lanes.vectorized(work),
+    "numpy lanes", _vectorized(_no_torch), lambda work: numpy_lanes.vectorized(work),
     5e-4, 3e-5, lambda work: shortest(work.items.columns, work.functions),
 )  # fmt: skip
 # Items that wait run unchanged in threads.
