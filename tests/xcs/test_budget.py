@@ -1,11 +1,11 @@
-"""When a rung is tried, by a clock that the test holds: trials are paid from 5% of the plain loop's time."""
+"""When a rung is tried, by a clock that the test holds: trials are paid from 4% of the plain loop's time."""
 
 import itertools
 from types import SimpleNamespace
 
 import pytest
 
-from wide_compiler.xcs import timing
+from wide_compiler.measure import clock
 from wide_compiler.xcs.choice import choose
 from wide_compiler.xcs.costs import SHARE, Budget, Costs, RungCosts
 from wide_compiler.xcs.items import Items
@@ -24,7 +24,7 @@ class World:
         self.budget, self.costs = Budget(), Costs()
         self.whole, self.trials = [], []  # calls that the rung ran; when it was tried, and for how long
         self.rung = Rung("fast", lambda work: True, self.run, 1e-3)
-        monkeypatch.setattr(timing, "now", lambda: self.now)
+        monkeypatch.setattr(clock, "now", lambda: self.now)
 
     def run(self, work):
         self.now += self.rung_item * work.items.n
@@ -33,10 +33,10 @@ class World:
         return [2.0 * x for x in work.items.columns[0]]
 
     def calls(self, count):
-        text, texts = SimpleNamespace(kind="list", single=True), SimpleNamespace(branches=False)
+        text = SimpleNamespace(kind="list", single=True)
         site = SimpleNamespace(config=SimpleNamespace(measure=True), text=text, budget=self.budget)
         site.took = self.whole.append
-        plan = SimpleNamespace(costs=self.costs, guards=None, texts=texts, rtol=None, last="plain")
+        plan = SimpleNamespace(costs=self.costs, guards=None, branches=False, rtol=None, last="plain")
         for _ in range(count):
             work = Work(site, plan, Items([XS], len(XS)), {"body": lambda x: 2.0 * x})
             began, before = self.now, self.budget.used

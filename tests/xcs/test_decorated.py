@@ -82,7 +82,7 @@ def first_net(xs):
     return [NETS[0](x).softmax(-1) for x in xs]
 
 
-def test_an_item_of_a_list_by_its_number_is_followed(monkeypatch):
+def test_an_item_of_a_list_by_its_number_is_followed(monkeypatch, eager):
     xs = [torch.randn(4) for _ in range(300)]
     fast = jit(torch.no_grad()(first_net))
     for _ in range(2):

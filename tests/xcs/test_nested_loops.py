@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from wide_compiler.xcs import Config, jit, site, timing
+from wide_compiler.measure import clock
+from wide_compiler.xcs import Config, jit, site
 from wide_compiler.xcs.costs import Schedule
 from xcs import oracle
 
@@ -326,7 +327,7 @@ def windows(image):
 def test_a_look_at_several_loops_is_timed_like_any_other(monkeypatch):
     """It says how long it took, and not when it began: the pause after it is counted from that."""
     ticks, looks = itertools.count(), []
-    monkeypatch.setattr(timing, "now", lambda: 1e6 + 1e-6 * next(ticks))
+    monkeypatch.setattr(clock, "now", lambda: 1e6 + 1e-6 * next(ticks))
     monkeypatch.setattr(Schedule, "rest", lambda self, looked, *_: looks.append(looked))
     fast, image = jit(windows), np.random.default_rng(0).normal(size=(32, 32))
     for _ in range(2):

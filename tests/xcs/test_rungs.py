@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from wide_compiler.xcs import Config, jit
-from wide_compiler.xcs.costs import Costs
+from wide_compiler.xcs.costs import SHARE, Costs
 from wide_compiler.xcs.parallel.overlap import Level
 from xcs import oracle
 
@@ -157,7 +157,9 @@ def test_the_plain_loop_is_timed_again_now_and_then():
     for item in (1e-3, 1e-6, 1e-6):  # the first when the machine was busy
         costs.measured(100 * item, 100)
     assert costs.plain_item == pytest.approx(1e-6) and not costs.is_due(100)
-    costs.unseen = 21e-4
+    costs.unseen = 0.9 * 1e-4 / SHARE
+    assert not costs.is_due(100)
+    costs.unseen = 1.1 * 1e-4 / SHARE
     assert costs.is_due(100)
     costs.measured(1e-4, 100)
     assert not costs.is_due(100)
@@ -194,6 +196,15 @@ def test_calls_that_were_not_looked_at_are_counted_once():
     fast(rows)
     assert site.budget.spent == pytest.approx(before + 5e-3)
     assert list(fast.stats().values()) == [{"numpy lanes": 3, "plain": 5}]
+
+
+def test_levels_below_one_that_was_too_high_are_not_tried_at_once():
+    """A server that bears five refuses the sixth as it refuses the eighth."""
+    level, used = Level(32), []
+    for _ in range(100):
+        used.append(level.of(8))
+        level.learn([0.004] * 7 + [0.004 if used[-1] <= 5 else 1.0], 8)
+    assert sum(n > 5 for n in used) == 1
 
 
 def test_a_level_at_which_a_call_took_long_is_tried_again_when_that_is_paid_for():

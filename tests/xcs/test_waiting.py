@@ -13,7 +13,8 @@ from unittest import mock
 import pytest
 import torch
 
-from wide_compiler.xcs import Config, jit, timing
+from wide_compiler.measure import clock
+from wide_compiler.xcs import Config, jit
 from wide_compiler.xcs.parallel import overlap
 from wide_compiler.xcs.parallel.threads import Overlap
 
@@ -324,7 +325,7 @@ def in_two_loops(xs):
 @pytest.mark.parametrize("plain", [in_a_dict, in_a_set, in_two_loops])
 def test_what_may_wait_but_does_not_is_looked_at_rarely(plain, monkeypatch):
     ticks = itertools.count()
-    monkeypatch.setattr(timing, "now", lambda: 1e-6 * next(ticks))  # no other process takes time away
+    monkeypatch.setattr(clock, "now", lambda: 1e-6 * next(ticks))  # no other process takes time away
     fast, xs = jit(plain), list(range(20))
     for _ in range(200):
         assert fast(xs) == plain(xs)

@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from . import timing
+from ..measure import clock
 from .exceptions import raise_here, then_raises
 from .items import made
 
@@ -50,7 +50,7 @@ class SiteCall:
         self.source = None
         if self.costs is None:
             return source
-        self.began = timing.now()
+        self.began = clock.now()
         return itertools.chain(source, self._ended())
 
     def _ended(self) -> Iterator[Any]:
@@ -68,7 +68,7 @@ class SiteCall:
     def over(self) -> None:
         """Report that the original code has run to its end. If it raises, the site pauses for a while."""
         if self.costs is not None:
-            self.site.ran_plainly(self.costs, self.n, timing.now() - self.began, self.looked)
+            self.site.ran_plainly(self.costs, self.n, clock.now() - self.began, self.looked)
 
     # Called by the site.
 
@@ -80,4 +80,4 @@ class SiteCall:
 
     def watch(self, n: int, costs: "Costs") -> None:
         """Time the original code."""
-        self.n, self.costs, self.began = n, costs, timing.now()
+        self.n, self.costs, self.began = n, costs, clock.now()

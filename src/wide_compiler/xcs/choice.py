@@ -9,9 +9,9 @@ from torch import Tensor
 
 from ..errors import ArgumentError
 from ..guards.modes import autocast_state, precision
+from ..measure import clock
 from ..measure.clock import current_clock
 from ..measure.policy import beats, margin
-from . import timing
 from .comparison import same
 from .costs import RungCosts
 from .exceptions import raise_interrupt
@@ -110,7 +110,7 @@ def _tried(work: Work, rung: "Rung", record: RungCosts, plain: float) -> float |
     """
     n, gpu = work.items.n, gpu_of(work)
     part = n // PART if n >= 4 * PART else n
-    expected, why, began = None, "", timing.now()
+    expected, why, began = None, "", clock.now()
     try:
         few = _part(work, min(part, FEW if gpu is None else RUNNERS))
         few.new = True
@@ -119,13 +119,13 @@ def _tried(work: Work, rung: "Rung", record: RungCosts, plain: float) -> float |
         if gpu is not None:
             expected = 0.0 if _wins(few, rung, gpu) else plain
         else:
-            some, start = _part(work, part), timing.now()
+            some, start = _part(work, part), clock.now()
             rung.run(some)
-            record.recent = [(timing.now() - start, part)]
+            record.recent = [(clock.now() - start, part)]
             expected = record.predicted(n)
     except (Bail, Exception) as error:
         why = _reason(error)
-    seconds = timing.now() - began
+    seconds = clock.now() - began
     work.site.budget.used += seconds
     if expected is None or not beats(expected, plain):
         record.lost(seconds, why)
@@ -163,7 +163,7 @@ def _attempt(work: Work, rung: "Rung", record: RungCosts) -> list[Any] | Miss:
 
     For items with a new signature, some results are compared with the plain loop.
     """
-    began, prepares, why = timing.now(), not record.signatures and not rung.splits, ""
+    began, prepares, why = clock.now(), not record.signatures and not rung.splits, ""
     values: list[Any] | Miss = Miss()
     try:
         signature = signature_of(work) if rung.replayable else None
@@ -183,9 +183,9 @@ def _attempt(work: Work, rung: "Rung", record: RungCosts) -> list[Any] | Miss:
         if not rung.replayable and not isinstance(error, Bail):
             raise
     if why or prepares:  # it failed, or included one-time preparation
-        work.site.budget.used += timing.now() - began
+        work.site.budget.used += clock.now() - began
     if why:
-        record.lost(timing.now() - began, why)
+        record.lost(clock.now() - began, why)
         return Miss()
     record.why_not = ""
     work.record = None if prepares else record
@@ -235,7 +235,7 @@ def signature_of(work: Work) -> tuple[Any, ...]:
     signature = [*map(_column, columns), modes]
     for function in filter(None, (work.body, work.cond)):
         signature += map(_look, closure_values(function))
-    tensors, branches = any(isinstance(column[0], Tensor) for column in columns), work.plan.texts.branches
+    tensors, branches = any(isinstance(column[0], Tensor) for column in columns), work.plan.branches
     if tensors or branches:
         seen = work.seen or guards.hold(work.functions, columns) or ()
         shared = [value for value, many in zip(seen, guards.vector, strict=False) if not many]

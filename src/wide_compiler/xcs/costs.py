@@ -1,9 +1,9 @@
 """Measured costs at a site, and the budget for trials.
 
-The plain loop is timed whenever it runs. Analyses and trials together may use 3% of the time that the site's
+The plain loop is timed whenever it runs. Analyses and trials together may use 4% of the time that the site's
 plain loop has taken so far. A trial's cost is the expected cost of the next one, doubled each time the
 rung loses or fails, so that one bad timing neither decides for good nor costs much. The plain loop is timed
-again once rungs have run for thirty times as long as the plain loop takes.
+again once rungs have run for twenty-five times as long as the plain loop takes.
 
 Examining a site costs time too, so a `Schedule` examines fruitless sites rarely, and others when the budget
 is expected to afford the next step.
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-SHARE = 0.03
+SHARE = 0.04
 MEDIAN_OF = 5
 TOO_LITTLE = "the expected gain is too small so far"
 KEPT = 3  # number of recent calls of a rung that are remembered

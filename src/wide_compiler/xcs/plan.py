@@ -18,14 +18,25 @@ from .proof.effects import Decline, Effect
 from .proof.guards import Guards, lookup_global
 from .proof.kinds import Events
 from .proof.objects import column_value
-from .proof.texts import Texts
 from .proof.values import Value
 from .strategies import STRATEGIES, ExecutionStrategy, SequentialStrategy, StrategySelector
 from .text.names import reads
+from .text.trees import walk
 
 if TYPE_CHECKING:
     from .site import Site
 
+BRANCHES = (
+    ast.While,
+    ast.For,
+    ast.Try,
+    ast.If,
+    ast.IfExp,
+    ast.BoolOp,
+    ast.Match,
+    ast.Assert,
+    ast.comprehension,
+)
 RTOL = 1e-9  # for float64; `comparison` has its own tolerances for float32 and float16
 
 
@@ -41,7 +52,8 @@ class Plan:
     effect: Effect = Effect.UNKNOWN
     reason: str = ""
     line: int | None = None
-    texts: Texts = field(default_factory=Texts)
+    branches: bool = False  # whether control flow in the bodies and what they call may depend on values
+    tries: bool = False  # whether there is a `try`
     info: ParallelismInfo = field(default_factory=ParallelismInfo)
     strategy: ExecutionStrategy = field(default_factory=SequentialStrategy)
     costs: Costs = field(default_factory=Costs)
@@ -87,7 +99,8 @@ def make_plan(site: "Site", functions: dict[str, Any], nodes: dict[str, Any], co
         plan.effect, plan.reason, plan.line = declined.effect, declined.reason, declined.line
         return plan
     bodies = [nodes[which] for which in functions]
-    plan.texts = Texts((*bodies, *analyzer.functions.values()))
+    kinds = {type(node) for node in walk(*bodies, *analyzer.functions.values())}
+    plan.branches, plan.tries = not kinds.isdisjoint(BRANCHES), ast.Try in kinds
     if "items" in functions:  # lists the iterations of nested loops; the site itself is analysed next
         waits = plan.effect is Effect.IO
         return plan.declines("listing the items of nested loops waits for I/O") if waits else plan

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import WideError
 from ..guards.modes import capturing, plain_world
-from . import timing
+from ..measure import clock
 from .call import SiteCall
 from .choice import run
 from .costs import TOO_LITTLE, Budget, Costs, Schedule
@@ -159,7 +159,7 @@ class Site:
             if self.checking is None:
                 self.checking = self.config.checking
             self.schedule.enter()
-            call.looked, self.budget.missing = timing.now(), 0.0
+            call.looked, self.budget.missing = clock.now(), 0.0
             skipped = self.schedule.skipped
             self.budget.spent += self.latest * (skipped - self.accounted)
             self.accounted = skipped
@@ -219,7 +219,7 @@ class Site:
     def _too_early(self, call: SiteCall, n: int) -> None:
         """Time the plain loop of n items, since nothing is proven yet."""
         self.went_plain(TOO_LITTLE)
-        call.looked = timing.now() - call.looked
+        call.looked = clock.now() - call.looked
         call.watch(n, self.first)
 
     def _expanded(self, call: SiteCall, expand: Any) -> Items | None:
@@ -244,7 +244,7 @@ class Site:
         """Run the items with a rung if one is chosen; otherwise time the plain loop."""
         if items is None:
             if call.costs is None:
-                self.schedule.rest(timing.now() - call.looked, 0.0)
+                self.schedule.rest(clock.now() - call.looked, 0.0)
             return
         if items.n < 2:
             return self.went_plain("it has fewer than two items")
@@ -267,11 +267,11 @@ class Site:
                 call.done, call.values, call.error = True, failure.values, failure.error
                 return
             if not isinstance(values, Miss):
-                work.took(timing.now() - call.looked - (self.budget.used - paid))
+                work.took(clock.now() - call.looked - (self.budget.used - paid))
                 call.done, call.values, call.pure = True, values, plan.effect is Effect.PURE
                 return
             self.went_plain()
-        call.looked = timing.now() - call.looked - (self.budget.used - paid)
+        call.looked = clock.now() - call.looked - (self.budget.used - paid)
         if self.schedule.measure:
             call.watch(items.n, self.first if plan is None or plan.declined else plan.costs)
 
@@ -294,14 +294,14 @@ class Site:
                 return plan, seen
         if not self.may_analyse(functions, columns):
             return None, None
-        began = timing.now()
+        began = clock.now()
         plan = make_plan(self, functions, nodes, columns)
         if not self.nested:
             plan.costs.recent = self.first.recent
         elif "items" not in functions and self.latest:  # the timings are per iteration of the outermost loop
             plan.costs.recent = [self.latest / len(columns[0])]
         self.plans = [plan, *self.plans[: PLANS - 1]]
-        self.budget.used += timing.now() - began
+        self.budget.used += clock.now() - began
         return plan, None
 
     # Records.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
 from ..errors import ArgumentError
 from .choice import choose
@@ -63,7 +63,11 @@ def least_price(columns: Any) -> float:
 
 def _vectorized(able: Callable[[Work], bool]) -> Callable[[Work], bool]:
     """Return `able`, restricted to bodies that can be vectorised and have no `try` to catch `Bail`."""
-    return lambda work: work.plan.info.can_vmap and not work.plan.texts.tries and able(work)
+    return lambda work: work.plan.info.can_vmap and not work.plan.tries and able(work)
+
+
+def _no_torch(work: Work) -> bool:
+    return not any(isinstance(column[0], (Tensor, nn.Module)) for column in work.items.columns)
 
 
 def _wait(work: Work) -> bool:
@@ -78,7 +82,7 @@ WIDE_MODELS = Rung(
 )
 TORCH_VMAP = Rung("torch vmap", _vectorized(torch_vmap.able), torch_vmap.mapped, 1e-3, 2e-4)
 NUMPY_LANES = Rung(
-    "numpy lanes", _vectorized(lambda work: True), lambda work: numpy_lanes.vectorized(work),
+    "numpy lanes", _vectorized(_no_torch), lambda work: numpy_lanes.vectorized(work),
     5e-4, 3e-5, lambda work: shortest(work.items.columns, work.functions),
 )  # fmt: skip
 # Items that wait run unchanged in threads.

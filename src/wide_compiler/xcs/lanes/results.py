@@ -9,8 +9,7 @@ from ..text.site_text import SiteText
 from ..work import Bail
 from .lane import PYTHON, Lane, Objects, lanes_in, own_values
 
-# Maximum size of a block, unless one row is larger; keeping a row keeps its whole block alive.
-BLOCK_BYTES = 2**23
+BLOCK_BYTES = 2**23  # maximum size of a block of rows, unless one row is larger
 SHARED = (type(None), bool, int, float, str, bytes, complex)
 
 
@@ -55,7 +54,11 @@ def _of_lane(value: Lane, given: list[Any]) -> list[Any]:
         if any(type(other) is np.ndarray and np.may_share_memory(data, other) for other in given):
             raise Bail("two parts of a result share memory")
         given.append(data)
-        return [row for piece in pieces(value) for row in piece]
+        # In pieces that do not overlap, since keeping a row keeps its whole piece alive.
+        size = max(BLOCK_BYTES // max(data.dtype.itemsize * math.prod(data.shape[1:]), 1), 1)
+        if len(data) <= size:
+            return list(np.ascontiguousarray(data))
+        return [row for i in range(0, len(data), size) for row in data[i : i + size].copy()]
     return list(data)
 
 
@@ -66,15 +69,6 @@ def _own(value: Lane) -> np.ndarray:
     if not value.in_rows:
         raise Bail("a result is not contiguous")
     return value.data
-
-
-def pieces(value: Lane) -> list[np.ndarray]:
-    """Split a lane of arrays into blocks, which do not overlap. Raises `Bail`."""
-    data = _own(value)
-    size = max(BLOCK_BYTES // max(data.dtype.itemsize * math.prod(data.shape[1:]), 1), 1)
-    if len(data) <= size:
-        return [np.ascontiguousarray(data)]
-    return [data[i : i + size].copy() for i in range(0, len(data), size)]
 
 
 def check_keys(text: SiteText, result: Any, events: bool = False) -> None:

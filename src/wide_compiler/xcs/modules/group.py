@@ -34,7 +34,7 @@ from .torch_vmap import apart, check_alike
 from .trial import examine, finite
 
 NAME = "wide model"
-PRICE = 0.03  # seconds; members are captured once the plain loop has taken a second in total
+PRICE = 0.04  # seconds; members are captured once the plain loop has taken a second in total
 MOST = 7  # maximum number of graphs for other signatures kept beside the latest
 CONTEST = 0.2  # seconds for the routers' measurement in training, since a site cannot time backward
 # Calls kernels below autograd's bookkeeping of gradients, views and in-place writes, where no gradient is

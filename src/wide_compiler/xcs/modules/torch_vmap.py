@@ -19,13 +19,10 @@ BATCH_BYTES = 2**28
 
 
 def able(work: Work) -> bool:
-    """Return whether a loop variable is a tensor, and the body has no condition, events or `try`."""
+    """Return whether a loop variable is a tensor, and the body has no condition and no events."""
     if work.cond is not None or work.events or work.site.config.exact or not TENSORS.holds():
         return False
-    columns = work.items.columns
-    if not any(type(c) is Tensor or type(c[0]) is Tensor for c in columns):
-        return False
-    return not work.plan.texts.tries
+    return any(type(c) is Tensor or type(c[0]) is Tensor for c in work.items.columns)
 
 
 def mapped(work: Work) -> list[Any]:

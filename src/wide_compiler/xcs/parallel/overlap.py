@@ -20,8 +20,9 @@ class Level:
 
     It is halved if calls take much longer than before, and then raised slowly; after each failure the next
     attempt comes later. A level at which a call took long (because a server's queue was full, for example) is
-    tried again after fifty times that duration. Call times within a loop may be uneven by nature, or because
-    a server handles only a few requests at a time. A lower level is tried once to find out.
+    tried again after fifty times that duration, and levels below it after five times. Call times within a
+    loop may be uneven by nature, or because a server handles only a few requests at a time. A lower level is
+    tried once to find out.
     """
 
     def __init__(self, most: int):
@@ -68,7 +69,8 @@ class Level:
             self.calm -= 1
         elif self.now < self.most:
             higher = min(self.most, self.now + max(1, self.now // 8))
-            if not self.bad or higher < self.bad or self.spent > PATIENCE * self.damage:
+            patience = PATIENCE if higher >= self.bad else PATIENCE / 10
+            if not self.bad or self.spent > patience * self.damage:
                 self.now = higher
 
 

@@ -60,8 +60,9 @@ def captured(function: ast.AST) -> set[str]:
 
 def kept_generators(function: ast.AST) -> list[ast.GeneratorExp]:
     """Return generator expressions that are not consumed immediately, and so read names later."""
-    gone = {id(n.args[0]) for n in walk(function) if isinstance(n, ast.Call) and is_consumed(n)}
-    nodes = [n for n in walk(function) if isinstance(n, ast.GeneratorExp) and n is not function]
+    parts = walk(function)
+    nodes = [n for n in parts if isinstance(n, ast.GeneratorExp) and n is not function]
+    gone = {id(n.args[0]) for n in parts if isinstance(n, ast.Call) and is_consumed(n)} if nodes else ()
     return [n for n in nodes if id(n) not in gone]
 
 

@@ -171,7 +171,7 @@ class Rewriter(ast.NodeTransformer):
     # Loops.
 
     def _loop(self, node: ast.For, block: Block) -> list[ast.stmt] | None:
-        sinks, reason = sites.loop(node, block, self.original)
+        sinks, reason = sites.loop(node, block, self.original, self.captured)
         if reason or self.depth >= 1:
             self._no_site("loop", node, reason or "it is inside another loop that may run in parallel")
             return None

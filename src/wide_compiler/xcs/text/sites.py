@@ -13,7 +13,7 @@ from typing import Any
 
 from ..ir import graph_of
 from .liveness import TRIES, Block, Body, live_after, read_first
-from .names import COMPREHENSIONS, captured, kept_generators, mentioned, reads, stored
+from .names import COMPREHENSIONS, kept_generators, mentioned, reads, stored
 from .trees import children, walk
 
 SHORT_CIRCUIT = ("any", "all")
@@ -85,8 +85,11 @@ def comprehension(node: Any) -> str | None:
     return unsuitable(node) if len(set(names)) == len(names) else "two of its loops use the same variable"
 
 
-def loop(node: ast.For, block: Block, function: ast.AST) -> tuple[list[Sink], str | None]:
-    """Return the sinks of a loop that may be a site, or the reason why it cannot."""
+def loop(node: ast.For, block: Block, function: ast.AST, held: set[str]) -> tuple[list[Sink], str | None]:
+    """Return the sinks of a loop that may be a site, or the reason why it cannot.
+
+    `held` are the names of the function that other scopes may read or store.
+    """
     names, body = flat_target(node.target), ast.Module(node.body, [])
     if names is None:
         return [], "its loop variable is not a plain name or tuple of names"
@@ -100,7 +103,7 @@ def loop(node: ast.For, block: Block, function: ast.AST) -> tuple[list[Sink], st
         return [], "it fills no list, set, dict or accumulator"
     if any(by_name[s.name] != s for s in sinks):
         return [], "it fills one container in two ways"
-    held, own = captured(function), stored(node.body)
+    own = stored(node.body)
     for name in dict.fromkeys([*by_name, *names, *own]):
         if name in held:
             return [], f"{name!r} is global, nonlocal or used by a nested function"
