@@ -35,7 +35,10 @@ def generate_rows(wide: Any, ids: Tensor, lanes: list[int], options: dict[str, A
     arrangement = Arrangement(lanes)
     model = row_model(wide, arrangement.lanes)
     if not hasattr(model, "generate"):
-        raise UnsupportedError(f"{type(model).__name__} has no generate")
+        raise UnsupportedError(
+            f"generate: {type(model).__name__} has no generate(), as models of Hugging Face have; "
+            "call the wide model instead"
+        )
     options = dict(options)
     seeds = options.pop("seeds", None)
     if options.get("return_dict_in_generate"):

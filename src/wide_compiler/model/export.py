@@ -165,7 +165,9 @@ def _onnx(program: Any, path: str, args: tuple, kwargs: dict, expected: list[Ten
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
-        raise UnsupportedError(f"ONNX cannot express this model: {one_line(cause)}") from error  # type: ignore[arg-type]
+        raise UnsupportedError(
+            f"ONNX cannot express this model: {one_line(cause)}; a .pt2 file may"
+        ) from error
     assert made is not None
     made.save(path)
     import onnxruntime

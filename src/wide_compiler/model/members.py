@@ -105,7 +105,7 @@ def _hang(scope: nn.Module, slot: Slot, tensor: Any) -> None:
 
 
 def hooks_lost(models: Sequence[nn.Module], forward: bool = True) -> str:
-    """Which hook a graph of the models would not call; '' if there is none.
+    """Return which hook a graph of the models would not call; '' if there is none.
 
     Forward hooks of torch's own parametrisations only compute weights, and are allowed.
     """
