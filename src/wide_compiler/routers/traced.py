@@ -83,7 +83,7 @@ def outside_the_trace(grad: bool | None = None) -> Iterator[None]:
 def step_for(
     group: VMapTowerGroup, lanes: tuple[int, ...], look: Any, wide: Any, watchable: bool
 ) -> TracedStep:
-    """Return how some towers of a group run a traced call; `watchable`: whether a trace can guard them all."""
+    """Return how some towers of a group run a traced call; `watchable`: can a trace guard all?"""
     signature, kinds, shapes, any_batch, modes, grad = look
     step, program = TracedStep([group.names[lane] for lane in lanes]), None
     with torch.set_grad_enabled(grad):
