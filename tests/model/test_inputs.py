@@ -103,10 +103,13 @@ def test_stacked(wide, arguments, says):
     [
         (
             (torch.randn(2, 13), torch.randn(2, 12)),
-            ["(2, 13)", "13 channels", f"{N} lanes", "pack", "wide.shared(x)"],
+            ["packed argument 0", "(2, 13)", "13 channels", f"{N} lanes", "pack", "wide.shared(x)"],
         ),
-        ((torch.randn(2, 12), torch.randn(2, 4)), ["(2, 4)", "4 channels", f"{N} lanes"]),
-        ((torch.randn(12), torch.randn(2, 12)), ["(12,)", "2 dims", ".each"]),
+        (
+            (torch.randn(2, 12), torch.randn(2, 4)),
+            ["packed argument 1", "(2, 4)", "4 channels", f"{N} lanes"],
+        ),
+        ((torch.randn(12), torch.randn(2, 12)), ["argument 0", "(12,)", "2 dims", ".each"]),
         ((torch.randn(2, 15), torch.randn(2, 12)), ["2x5 and 4x6", "argument 0", "(2, 5)", "(B, 4)"]),
         ((torch.randn(2, 12).double(), torch.randn(2, 12)), ["argument 0", "float64", "float32"]),
         ((torch.randn(2, 12),), ["2 positional", "1 positional"]),
