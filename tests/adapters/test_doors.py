@@ -6,6 +6,7 @@ import peft
 import pytest
 import torch
 from peft import IA3Config, LoraConfig, PeftModel, get_peft_model
+from torch import nn
 
 from adapters.families import configs, inputs, make, share
 from wide_compiler import (
@@ -236,3 +237,55 @@ def test_a_lane_is_a_model_of_its_own():
     assert wide.lane(0)(**single).logits.dtype == torch.float32
     rows = wide.rows(**single, lanes=[1, 0]).logits
     torch.testing.assert_close(rows[0], wide.lane(1)(**single).logits[0])
+
+
+def plain_base():
+    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4)).double()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_base_is_read_where_it_lies_by_one_adapter_too(count):
+    base, x = plain_base(), torch.randn(3, 6, dtype=torch.float64)
+    plain = [adapters.LoraConfig(["0", "2"], r=2)] * count
+    wide = adapters.compile(base, plain, x, config=PLAIN)
+    own = dict(wide.named_parameters())["base_model.model.0.base_layer.weight"]
+    assert own.data_ptr() == base[0].weight.data_ptr() and own.shape == base[0].weight.shape
+    with torch.no_grad():
+        base[0].weight.add_(1.0)
+    with pytest.raises(InputError, match="was written to"):
+        wide.shared(x)
+    wide.accept_base()
+    for out in wide.shared(x):  # new adapters are zero
+        torch.testing.assert_close(out, base(x), rtol=0, atol=1e-12)
+
+
+def test_one_adapter_trains_as_alone_and_another_joins_it():
+    base, x = plain_base(), torch.randn(3, 6, dtype=torch.float64)
+    wide = adapters.compile(base, [adapters.LoraConfig(["0", "2"], r=2)], x, config=PLAIN)
+    alone = wide.lane(0)
+    optimizer = AdamW(wide.parameters(), lr=1e-2)
+    stock = torch.optim.AdamW([p for p in alone.parameters() if p.requires_grad], lr=1e-2)
+    for _ in range(3):
+        wide.shared(x).square().sum().backward()
+        alone(x).square().sum().backward()
+        for one in (optimizer, stock):
+            one.step()
+            one.zero_grad()
+    torch.testing.assert_close(wide.shared(x)[0], alone(x), rtol=0, atol=1e-9)
+    wide.add(adapters.LoraConfig(["0", "2"], r=2), "second", optimizer)
+    out = wide.shared(x)
+    torch.testing.assert_close(out[0], alone(x), rtol=0, atol=1e-9)
+    torch.testing.assert_close(out[1], base(x), rtol=0, atol=1e-9)
+    held = sum(p.numel() for p in wide.parameters() if not p.requires_grad)
+    assert held == sum(p.numel() for p in base.parameters())
+
+
+def test_what_a_plain_base_cannot_do_is_said():
+    base, x = plain_base(), torch.randn(3, 6, dtype=torch.float64)
+    with pytest.raises(ArgumentError, match=r"lane .*: no module of the base .*'9'.*; it has 0, 2"):
+        adapters.compile(base, [adapters.LoraConfig(["9"], r=2)], x)
+    wide = adapters.compile(base, [adapters.LoraConfig(["0"], r=2)], x, config=PLAIN)
+    ids = torch.ones(2, 3, dtype=torch.long)
+    for options in ({}, {"lanes": [0, 0]}):
+        with pytest.raises(UnsupportedError, match=r"Sequential has no generate|LoraModel has no generate"):
+            wide.generate(ids, **options)

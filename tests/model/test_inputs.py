@@ -135,6 +135,12 @@ def test_a_sample_with_a_batch_of_one_is_not_said_to_have_another_batch():
         wide.shared(narrow)
 
 
+def test_an_argument_of_another_kind_is_named_by_its_type():
+    wide = wide_compiler.compile(torch.nn.Linear(4, 2), torch.randn(2, 4), n=2)
+    with refused(InputError, "the sample had Tensor, this call has list", of=wide):
+        wide.shared([1.0, 2.0])
+
+
 def test_the_members_own_error_is_the_cause_and_a_good_call_still_works(wide):
     with refused(InputError, "RuntimeError", of=wide) as caught:
         wide.shared(x.long(), y.long())

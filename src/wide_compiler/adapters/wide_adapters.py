@@ -62,6 +62,9 @@ class WideAdapters(WideModel):
             need.check(memory_limit)
         super().__init__([_member(room, trunk, lane) for lane in table], sample, sample_kwargs, config)
 
+    def holds_once(self, tensor: Tensor) -> bool:
+        return self.trunk.holds(tensor)
+
     def lane(self, lane: int | str) -> nn.Module:
         """Return an ordinary model (PEFT's, of the lane's rank) with a copy of all weights."""
         return copy.deepcopy(self._lane_over_trunk(lane))
