@@ -1,6 +1,7 @@
 """Named adapters, models over one base, kinds of adapters, lanes that come and go, and what is refused."""
 
 import copy
+import pickle
 
 import peft
 import pytest
@@ -257,6 +258,26 @@ def test_the_base_is_read_where_it_lies_by_one_adapter_too(count):
     wide.accept_base()
     for out in wide.shared(x):  # new adapters are zero
         torch.testing.assert_close(out, base(x), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda wide: pickle.loads(pickle.dumps(wide))])
+def test_a_copy_over_a_base_that_was_trained_before(duplicate, count):
+    base, x = plain_base(), torch.randn(3, 6, dtype=torch.float64)
+    with torch.no_grad():
+        base[0].weight.mul_(0.5)  # as any optimiser or initialisation does
+    plain = [adapters.LoraConfig(["0", "2"], r=2)] * count
+    wide = adapters.compile(base, plain, x, config=PLAIN)
+    wide.validate()
+    other = duplicate(wide)
+    torch.testing.assert_close(other.shared(x), wide.shared(x), rtol=0, atol=0)
+    other.add(adapters.LoraConfig(["0"], r=2), "more")
+    torch.testing.assert_close(other.shared(x)[count], base(x), rtol=0, atol=1e-12)
+    with torch.no_grad():
+        base[0].weight.mul_(0.5)
+    for one in (wide, duplicate(wide)):
+        with pytest.raises(InputError, match="was written to"):
+            one.shared(x)
 
 
 def test_one_adapter_trains_as_alone_and_another_joins_it():

@@ -1,6 +1,7 @@
 """Trunk: the tensors of the base, once for all lanes and without a copy."""
 
 import copy
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -27,9 +28,22 @@ class Trunk:
             else:  # quantised or wrapped weights cannot be aliased
                 aliases[id(parameter)] = parameter
         self.model: nn.Module = copy.deepcopy(base, dict(aliases))
-        self.parameters = {id(p): path for path, p in self.model.named_parameters()}
+        self._name_parameters()
         # Version counters of the base's own tensors, to detect writes.
         self.versions = [(path, p, p._version) for path, p in base.named_parameters()]
+
+    def _name_parameters(self) -> None:
+        self.parameters = {id(p): path for path, p in self.model.named_parameters()}
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copied tensor begins to count its writes anew: what is kept is how many were not accepted.
+        written = [(path, p, p._version - version) for path, p, version in self.versions]
+        return {**self.__dict__, "versions": written}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.versions = [(path, p, p._version - writes) for path, p, writes in self.versions]
+        self._name_parameters()
 
     def copy(self) -> nn.Module:
         """Return a model with its own Python state and buffers over the same parameters."""

@@ -232,6 +232,8 @@ class WideAdapters(WideModel):
     def __deepcopy__(self, memo: dict[int, Any]) -> "WideAdapters":
         for parameter in self.trunk.model.parameters():  # the trunk is not copied
             memo[id(parameter)] = parameter
+        for _, parameter, _ in self.trunk.versions:  # nor is the base, which is watched for writes
+            memo[id(parameter)] = parameter
         for parameter in self.parameters():
             if not has_lanes(parameter):
                 memo[id(parameter)] = nn.Parameter(parameter.detach(), requires_grad=False)
