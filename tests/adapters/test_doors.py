@@ -280,6 +280,15 @@ def test_a_copy_over_a_base_that_was_trained_before(duplicate, count):
             one.shared(x)
 
 
+def test_a_copy_that_is_converted_leaves_the_original_as_it_is():
+    base, x = plain_base(), torch.randn(3, 6, dtype=torch.float64)
+    wide = adapters.compile(base, [adapters.LoraConfig(["0"], r=2)] * 2, x, config=PLAIN)
+    twin = copy.deepcopy(wide).float()
+    assert twin.shared(x.float()).dtype == twin.lane(0)(x.float()).dtype == torch.float32
+    for out in (*wide.shared(x), wide.lane(0)(x), wide.rows(x, lanes=[0, 1, 0])):
+        torch.testing.assert_close(out, base(x), rtol=0, atol=1e-12)
+
+
 def test_one_adapter_trains_as_alone_and_another_joins_it():
     base, x = plain_base(), torch.randn(3, 6, dtype=torch.float64)
     wide = adapters.compile(base, [adapters.LoraConfig(["0", "2"], r=2)], x, config=PLAIN)

@@ -23,10 +23,7 @@ class Trunk:
         for path, parameter in base.named_parameters():
             if nn.parameter.is_lazy(parameter):
                 raise InputError(f"{path} is not initialised yet (a lazy module); run the base once first")
-            if type(parameter) is nn.Parameter:
-                aliases[id(parameter)] = nn.Parameter(parameter.data, requires_grad=False)
-            else:  # quantised or wrapped weights cannot be aliased
-                aliases[id(parameter)] = parameter
+            aliases[id(parameter)] = alias(parameter)
         self.model: nn.Module = copy.deepcopy(base, dict(aliases))
         self._name_parameters()
         # Version counters of the base's own tensors, to detect writes.
@@ -67,6 +64,11 @@ class Trunk:
     def accept(self) -> None:
         """Accept the base's current weights."""
         self.versions = [(path, p, p._version) for path, p, _ in self.versions]
+
+
+def alias(parameter: nn.Parameter) -> nn.Parameter:
+    """Return a frozen parameter over the same memory; quantised and wrapped ones are returned as they are."""
+    return nn.Parameter(parameter.data, requires_grad=False) if type(parameter) is nn.Parameter else parameter
 
 
 def adapter_tensors(model: nn.Module, trunk: Trunk) -> dict[str, Tensor]:
