@@ -11,12 +11,12 @@ FROM_EACH_FILE = 2
 LEFT_OUT = tuple(
     f"tests/{name}"
     for name in (
-        *("adapters/test_generation", "adapters/test_lane_batches", "adapters/test_over_workers"),
-        *("adapters/test_page", "benchmark/test_runner", "databases", "docs", "observe/test_observe"),
-        *("signals/test_compile", "signals/test_docs", "signals/test_failures", "signals/test_fuzz"),
-        *("signals/test_growing", "signals/test_hooks", "signals/test_in_process", "signals/test_soak"),
-        *("test_examples", "test_properties", "test_readme", "training/test_docs_page"),
-        *("training/test_fit_page", "training/test_resume", "workers/test_ray"),
+        *("adapters/test_families", "adapters/test_generation", "adapters/test_lane_batches"),
+        *("adapters/test_over_workers", "benchmark/test_runner", "databases", "docs"),
+        *("life/test_wider_lives", "observe/test_observe", "signals/test_common_ops"),
+        *("signals/test_compile", "signals/test_failures", "signals/test_fuzz", "signals/test_growing"),
+        *("signals/test_hooks", "signals/test_in_process", "signals/test_soak", "test_examples"),
+        *("test_properties", "training/test_resume", "workers/test_ray"),
     )
 )
 

@@ -156,11 +156,11 @@ def tree_map(fn: Callable[[Any], Any], tree: Any) -> Any:
     return _pytree.tree_map(fn, tree)
 
 
-def rebuild(picture: Any, tensors: Iterator[torch.Tensor]) -> Any:
+def rebuild(structure: Any, tensors: Iterator[torch.Tensor]) -> Any:
     """Invert `signature` with new tensors. Only for lists, tuples, dicts and plain values."""
-    if picture == "tensor":
+    if structure == "tensor":
         return next(tensors)
-    kind, *parts = picture
+    kind, *parts = structure
     if kind in ("list", "tuple"):
         items = [rebuild(part, tensors) for part in parts]
         return items if kind == "list" else tuple(items)

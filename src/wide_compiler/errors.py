@@ -64,7 +64,7 @@ class WrongTypeError(WideError, TypeError):
     """An argument, or the return value of a user's function, has the wrong type."""
 
 
-def one_line(error: Exception) -> str:
+def one_line(error: BaseException) -> str:
     """Return type and first line of an error's message."""
     lines = str(error).splitlines()
     return f"{type(error).__name__}: {lines[0][:160]}" if lines else type(error).__name__

@@ -127,7 +127,7 @@ def _milliseconds(ms: float | dict[str, float] | None) -> str:
 
 
 def table(rows: list[dict[str, str]]) -> list[str]:
-    """Lines of a table without empty columns. Nothing is truncated or wrapped; long reasons come last."""
+    """Return the lines of a table without empty columns, in full length; long reasons come last."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

@@ -182,7 +182,7 @@ def pack(inputs: Sequence[Any]) -> Any:
     columns, paths, spec = _columns(inputs, "pack")
     for path, column in zip(paths, columns, strict=True):
         if isinstance(column[0], Tensor):
-            _needs_channels(column[0], 2, path, "pack")
+            _needs_channels(column[0], 2, f"leaf{path}", "pack")
     packed = [
         join_lanes(_stack_column(c, p, "pack")) if isinstance(c[0], Tensor) else _stack_column(c, p, "pack")
         for c, p in zip(columns, paths, strict=True)
@@ -201,11 +201,22 @@ def unpack(output: Any, n: int) -> list[Any]:
 
 def packed_to_stacked(tree: Any, n: int) -> Any:
     """Convert every tensor leaf `[B, N*C, ...]` to `[N, B, C, ...]`, a view."""
+    return _packed_to_stacked(tree, n, [f"input{path}" for path in _tree.leaf_paths(tree)])
+
+
+def packed_arguments_to_stacked(args: tuple, kwargs: dict, n: int) -> tuple[tuple, dict]:
+    """Convert a call's arguments as `packed_to_stacked` does; errors name the argument."""
+    return _packed_to_stacked((args, kwargs), n, _tree.argument_paths(args, kwargs))
+
+
+def _packed_to_stacked(tree: Any, n: int, names: list[str]) -> Any:
     _check_count(n)
     leaves, spec = _tree.flatten(tree)
-    paths = _tree.leaf_paths(tree)
     return _tree.unflatten(
-        [split_lanes(x, n, p) if isinstance(x, Tensor) else x for x, p in zip(leaves, paths, strict=True)],
+        [
+            split_lanes(x, n, name) if isinstance(x, Tensor) else x
+            for x, name in zip(leaves, names, strict=True)
+        ],
         spec,
     )
 
@@ -216,16 +227,16 @@ def stacked_to_packed(tree: Any) -> Any:
     paths = _tree.output_paths(tree)
     for leaf, path in zip(leaves, paths, strict=True):
         if isinstance(leaf, Tensor):
-            _needs_channels(leaf, 3, path, "packed")
+            _needs_channels(leaf, 3, f"leaf{path}", "packed")
     return _tree.unflatten([join_lanes(x) if isinstance(x, Tensor) else x for x in leaves], spec)
 
 
-def split_lanes(x: Tensor, n: int, path: str = "") -> Tensor:
+def split_lanes(x: Tensor, n: int, name: str = "input") -> Tensor:
     """Convert `[B, N*C, ...]` to `[N, B, C, ...]`, a view."""
-    _needs_channels(x, 2, path, "packed")
+    _needs_channels(x, 2, name, "packed")
     if x.shape[1] % n:
         raise InputError(
-            f"packed input{path} is {tuple(x.shape)}: its {x.shape[1]} channels (dim 1) are not divisible "
+            f"packed {name} is {tuple(x.shape)}: its {x.shape[1]} channels (dim 1) are not divisible "
             f"by {n} lanes; pack one [B, C, ...] per lane with wide_compiler.pack, or use wide.shared(x) for "
             f"one input for all lanes"
         )
@@ -237,11 +248,11 @@ def join_lanes(x: Tensor) -> Tensor:
     return x.movedim(0, 1).flatten(1, 2)
 
 
-def _needs_channels(x: Tensor, dims: int, path: str, what: str) -> None:
+def _needs_channels(x: Tensor, dims: int, name: str, what: str) -> None:
     if x.dim() < dims:
         member = tuple(x.shape[dims - 2 :])
         raise InputError(
-            f"{what}: leaf{path} is {member} per lane, but packing joins lanes on dim 1 and needs at least "
+            f"{what}: {name} is {member} per lane, but packing joins lanes on dim 1 and needs at least "
             f"2 dims; use wide.shared(x) for one input for all lanes, wide.each(...) or wide.stacked(...)"
         )
 

@@ -1,11 +1,13 @@
 """Named adapters, models over one base, kinds of adapters, lanes that come and go, and what is refused."""
 
 import copy
+import pickle
 
 import peft
 import pytest
 import torch
 from peft import IA3Config, LoraConfig, PeftModel, get_peft_model
+from torch import nn
 
 from adapters.families import configs, inputs, make, share
 from wide_compiler import (
@@ -236,3 +238,84 @@ def test_a_lane_is_a_model_of_its_own():
     assert wide.lane(0)(**single).logits.dtype == torch.float32
     rows = wide.rows(**single, lanes=[1, 0]).logits
     torch.testing.assert_close(rows[0], wide.lane(1)(**single).logits[0])
+
+
+def plain_base():
+    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4)).double()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_base_is_read_where_it_lies_by_one_adapter_too(count):
+    base, x = plain_base(), torch.randn(3, 6, dtype=torch.float64)
+    plain = [adapters.LoraConfig(["0", "2"], r=2)] * count
+    wide = adapters.compile(base, plain, x, config=PLAIN)
+    own = dict(wide.named_parameters())["base_model.model.0.base_layer.weight"]
+    assert own.data_ptr() == base[0].weight.data_ptr() and own.shape == base[0].weight.shape
+    with torch.no_grad():
+        base[0].weight.add_(1.0)
+    with pytest.raises(InputError, match="was written to"):
+        wide.shared(x)
+    wide.accept_base()
+    for out in wide.shared(x):  # new adapters are zero
+        torch.testing.assert_close(out, base(x), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda wide: pickle.loads(pickle.dumps(wide))])
+def test_a_copy_over_a_base_that_was_trained_before(duplicate, count):
+    base, x = plain_base(), torch.randn(3, 6, dtype=torch.float64)
+    with torch.no_grad():
+        base[0].weight.mul_(0.5)  # as any optimiser or initialisation does
+    plain = [adapters.LoraConfig(["0", "2"], r=2)] * count
+    wide = adapters.compile(base, plain, x, config=PLAIN)
+    wide.validate()
+    other = duplicate(wide)
+    torch.testing.assert_close(other.shared(x), wide.shared(x), rtol=0, atol=0)
+    other.add(adapters.LoraConfig(["0"], r=2), "more")
+    torch.testing.assert_close(other.shared(x)[count], base(x), rtol=0, atol=1e-12)
+    with torch.no_grad():
+        base[0].weight.mul_(0.5)
+    for one in (wide, duplicate(wide)):
+        with pytest.raises(InputError, match="was written to"):
+            one.shared(x)
+
+
+def test_a_copy_that_is_converted_leaves_the_original_as_it_is():
+    base, x = plain_base(), torch.randn(3, 6, dtype=torch.float64)
+    wide = adapters.compile(base, [adapters.LoraConfig(["0"], r=2)] * 2, x, config=PLAIN)
+    twin = copy.deepcopy(wide).float()
+    assert twin.shared(x.float()).dtype == twin.lane(0)(x.float()).dtype == torch.float32
+    for out in (*wide.shared(x), wide.lane(0)(x), wide.rows(x, lanes=[0, 1, 0])):
+        torch.testing.assert_close(out, base(x), rtol=0, atol=1e-12)
+
+
+def test_one_adapter_trains_as_alone_and_another_joins_it():
+    base, x = plain_base(), torch.randn(3, 6, dtype=torch.float64)
+    wide = adapters.compile(base, [adapters.LoraConfig(["0", "2"], r=2)], x, config=PLAIN)
+    alone = wide.lane(0)
+    optimizer = AdamW(wide.parameters(), lr=1e-2)
+    stock = torch.optim.AdamW([p for p in alone.parameters() if p.requires_grad], lr=1e-2)
+    for _ in range(3):
+        wide.shared(x).square().sum().backward()
+        alone(x).square().sum().backward()
+        for one in (optimizer, stock):
+            one.step()
+            one.zero_grad()
+    torch.testing.assert_close(wide.shared(x)[0], alone(x), rtol=0, atol=1e-9)
+    wide.add(adapters.LoraConfig(["0", "2"], r=2), "second", optimizer)
+    out = wide.shared(x)
+    torch.testing.assert_close(out[0], alone(x), rtol=0, atol=1e-9)
+    torch.testing.assert_close(out[1], base(x), rtol=0, atol=1e-9)
+    held = sum(p.numel() for p in wide.parameters() if not p.requires_grad)
+    assert held == sum(p.numel() for p in base.parameters())
+
+
+def test_what_a_plain_base_cannot_do_is_said():
+    base, x = plain_base(), torch.randn(3, 6, dtype=torch.float64)
+    with pytest.raises(ArgumentError, match=r"lane .*: no module of the base .*'9'.*; it has 0, 2"):
+        adapters.compile(base, [adapters.LoraConfig(["9"], r=2)], x)
+    wide = adapters.compile(base, [adapters.LoraConfig(["0"], r=2)], x, config=PLAIN)
+    ids = torch.ones(2, 3, dtype=torch.long)
+    for options in ({}, {"lanes": [0, 0]}):
+        with pytest.raises(UnsupportedError, match=r"Sequential has no generate|LoraModel has no generate"):
+            wide.generate(ids, **options)

@@ -103,6 +103,7 @@ def test_a_kill_while_saving_leaves_an_adapter_that_is_whole(tmp_path):
         process = subprocess.Popen([sys.executable, "-c", SAVER, str(folder)], stdout=subprocess.PIPE)
         assert process.stdout is not None and process.stdout.readline() == b"ready\n"
         while not folder.exists():
+            assert process.poll() is None, "the saver has ended"
             time.sleep(0.001)
         time.sleep(delay)
         os.kill(process.pid, signal.SIGKILL)

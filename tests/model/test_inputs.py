@@ -103,10 +103,13 @@ def test_stacked(wide, arguments, says):
     [
         (
             (torch.randn(2, 13), torch.randn(2, 12)),
-            ["(2, 13)", "13 channels", f"{N} lanes", "pack", "wide.shared(x)"],
+            ["packed argument 0", "(2, 13)", "13 channels", f"{N} lanes", "pack", "wide.shared(x)"],
         ),
-        ((torch.randn(2, 12), torch.randn(2, 4)), ["(2, 4)", "4 channels", f"{N} lanes"]),
-        ((torch.randn(12), torch.randn(2, 12)), ["(12,)", "2 dims", ".each"]),
+        (
+            (torch.randn(2, 12), torch.randn(2, 4)),
+            ["packed argument 1", "(2, 4)", "4 channels", f"{N} lanes"],
+        ),
+        ((torch.randn(12), torch.randn(2, 12)), ["argument 0", "(12,)", "2 dims", ".each"]),
         ((torch.randn(2, 15), torch.randn(2, 12)), ["2x5 and 4x6", "argument 0", "(2, 5)", "(B, 4)"]),
         ((torch.randn(2, 12).double(), torch.randn(2, 12)), ["argument 0", "float64", "float32"]),
         ((torch.randn(2, 12),), ["2 positional", "1 positional"]),
@@ -130,6 +133,12 @@ def test_a_sample_with_a_batch_of_one_is_not_said_to_have_another_batch():
     narrow = torch.randn(3, 5)
     with refused(InputError, "(3, 5) per lane, expected (B, 4) as in the sample", of=wide):
         wide.shared(narrow)
+
+
+def test_an_argument_of_another_kind_is_named_by_its_type():
+    wide = wide_compiler.compile(torch.nn.Linear(4, 2), torch.randn(2, 4), n=2)
+    with refused(InputError, "the sample had Tensor, this call has list", of=wide):
+        wide.shared([1.0, 2.0])
 
 
 def test_the_members_own_error_is_the_cause_and_a_good_call_still_works(wide):

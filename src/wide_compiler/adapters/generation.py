@@ -34,8 +34,7 @@ def generate_rows(wide: Any, ids: Tensor, lanes: list[int], options: dict[str, A
     """Generate tokens `[rows, T]`; row i uses the adapter of `lanes[i]`."""
     arrangement = Arrangement(lanes)
     model = row_model(wide, arrangement.lanes)
-    if not hasattr(model, "generate"):
-        raise UnsupportedError(f"{type(model).__name__} has no generate")
+    _check_generates(model)
     options = dict(options)
     seeds = options.pop("seeds", None)
     if options.get("return_dict_in_generate"):
@@ -51,10 +50,11 @@ def generate_rows(wide: Any, ids: Tensor, lanes: list[int], options: dict[str, A
 
 def generate_by_lane(wide: Any, inputs: Any, options: dict[str, Any]) -> list[Tensor]:
     """Return for each lane the tokens `[B, T]` that it would generate alone."""
+    base = wide.room.model.get_base_model()
+    _check_generates(base)
     prompts = _by_lane(inputs, wide.n, "inputs")
     options = dict(options)
     masks = options.pop("attention_mask", None)
-    base = wide.room.model.get_base_model()
     encodes = bool(getattr(base.config, "is_encoder_decoder", False))
     longest = max(prompt.shape[1] for prompt in prompts)
     padded = any(prompt.shape[1] < longest for prompt in prompts)
@@ -75,6 +75,14 @@ def generate_by_lane(wide: Any, inputs: Any, options: dict[str, Any]) -> list[Te
         end = max(_ends(base, block, 1 if encodes else longest, options), default=block.shape[1])
         found.append(block[:, begin:end])
     return found
+
+
+def _check_generates(model: Any) -> None:
+    if not hasattr(model, "generate"):
+        raise UnsupportedError(
+            f"generate: {type(model).__name__} has no generate(), as models of Hugging Face have; "
+            "call the wide model instead"
+        )
 
 
 def _by_lane(given: Any, n: int, what: str) -> list[Tensor]:

@@ -61,7 +61,10 @@ class LoraModel(nn.Module):
         base.requires_grad_(False)
         found = [(path, module) for path, module in base.named_modules() if config.targets(path)]
         if not found:
-            raise ArgumentError(f"Target modules {config.target_modules!r} not found in the base model.")
+            there = ", ".join(path for path, module in base.named_modules() if hasattr(module, "weight"))
+            raise ArgumentError(
+                f"no module of the base is one of target_modules={config.target_modules!r}; it has {there}"
+            )
         for path, module in found:
             parent, _, name = path.rpartition(".")
             layer = LoraLayer(module, *config.of_module(path), config.lora_dropout, path)

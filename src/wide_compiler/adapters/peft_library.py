@@ -30,7 +30,8 @@ class PeftLibrary(AdapterLibrary):
             )
         if config.is_prompt_learning:
             raise UnsupportedError(
-                f"{config.peft_type.value} adds tokens in front of the input instead of adapting modules"
+                f"{config.peft_type.value} adds tokens in front of the input instead of adapting modules; "
+                "choose a method that adapts modules, such as LoRA or IA3"
             )
         trunk = {id(p) for p in base.parameters()}
         with warnings.catch_warnings():

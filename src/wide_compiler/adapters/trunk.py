@@ -1,6 +1,7 @@
 """Trunk: the tensors of the base, once for all lanes and without a copy."""
 
 import copy
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -22,14 +23,24 @@ class Trunk:
         for path, parameter in base.named_parameters():
             if nn.parameter.is_lazy(parameter):
                 raise InputError(f"{path} is not initialised yet (a lazy module); run the base once first")
-            if type(parameter) is nn.Parameter:
-                aliases[id(parameter)] = nn.Parameter(parameter.data, requires_grad=False)
-            else:  # quantised or wrapped weights cannot be aliased
-                aliases[id(parameter)] = parameter
+            aliases[id(parameter)] = alias(parameter)
         self.model: nn.Module = copy.deepcopy(base, dict(aliases))
-        self.parameters = {id(p): path for path, p in self.model.named_parameters()}
+        self._name_parameters()
         # Version counters of the base's own tensors, to detect writes.
         self.versions = [(path, p, p._version) for path, p in base.named_parameters()]
+
+    def _name_parameters(self) -> None:
+        self.parameters = {id(p): path for path, p in self.model.named_parameters()}
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copied tensor begins to count its writes anew: what is kept is how many were not accepted.
+        written = [(path, p, p._version - version) for path, p, version in self.versions]
+        return {**self.__dict__, "versions": written}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.versions = [(path, p, p._version - writes) for path, p, writes in self.versions]
+        self._name_parameters()
 
     def copy(self) -> nn.Module:
         """Return a model with its own Python state and buffers over the same parameters."""
@@ -53,6 +64,11 @@ class Trunk:
     def accept(self) -> None:
         """Accept the base's current weights."""
         self.versions = [(path, p, p._version) for path, p, _ in self.versions]
+
+
+def alias(parameter: nn.Parameter) -> nn.Parameter:
+    """Return a frozen parameter over the same memory; quantised and wrapped ones are returned as they are."""
+    return nn.Parameter(parameter.data, requires_grad=False) if type(parameter) is nn.Parameter else parameter
 
 
 def adapter_tensors(model: nn.Module, trunk: Trunk) -> dict[str, Tensor]:

@@ -16,7 +16,7 @@ from ..model.marks import has_lanes
 from . import atomic_folder, generation
 from .estimate import Estimate
 from .lane_table import check_ranks, corner, lane_tensors
-from .trunk import Trunk, adapter_tensors, copy_flags
+from .trunk import Trunk, adapter_tensors, alias, copy_flags
 
 
 class WideAdapters(WideModel):
@@ -61,6 +61,9 @@ class WideAdapters(WideModel):
             need = Estimate.of(room, trunk, len(table), sample, sample_kwargs, config.chunk_lanes)
             need.check(memory_limit)
         super().__init__([_member(room, trunk, lane) for lane in table], sample, sample_kwargs, config)
+
+    def holds_once(self, tensor: Tensor) -> bool:
+        return self.trunk.holds(tensor)
 
     def lane(self, lane: int | str) -> nn.Module:
         """Return an ordinary model (PEFT's, of the lane's rank) with a copy of all weights."""
@@ -227,7 +230,10 @@ class WideAdapters(WideModel):
         return super()._lane_number(lane)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "WideAdapters":
-        for parameter in self.trunk.model.parameters():  # the trunk is not copied
+        # The copy's trunk lies in the same memory, but is not moved or converted when the original is.
+        for parameter in self.trunk.model.parameters():
+            memo[id(parameter)] = alias(parameter)
+        for _, parameter, _ in self.trunk.versions:  # nor is the base, which is watched for writes
             memo[id(parameter)] = parameter
         for parameter in self.parameters():
             if not has_lanes(parameter):

@@ -23,7 +23,7 @@ class Functional:
         self.template = copy.deepcopy(modules[0]).to("meta")
 
     def member(self, parameters: State, buffers: State, x: Tensor) -> Any:
-        """One member's output."""
+        """Return one member's output."""
         return self.then(functional_call(self.template, (parameters, buffers), (x,)))
 
     def lanes(self, parameters: State, buffers: State, x: Tensor) -> Any:

@@ -95,7 +95,7 @@ def _trained(
 
 
 def strategies_of(wide: WideModel) -> str:
-    """How a wide model ran: the loop or chunks, the distinct strategies of its nodes, compiled or not."""
+    """Return how a wide model ran: loop or chunks, the distinct strategies of its nodes, compiled or not."""
     explanation = wide.explain(measure=False)
     compiled = explanation.tuned.plan.compiled if explanation.tuned else wide.config.compile
     parts = [] if explanation.way == "wide" else [explanation.way]

@@ -24,7 +24,7 @@ def label(kind: str, name: str, rows: Sequence[BenchmarkRow]) -> str:
 
 
 def table(rows: Sequence[BenchmarkRow], device: str) -> Table:
-    """One line per row: times of the loop and ours, ratios, strategy, error."""
+    """Return one line per row: times of the loop and ours, ratios, strategy, error."""
     mode = MODES[rows[0].mode] if rows else ""
     result = Table(title=f"Milliseconds per {mode} of all N lanes, {device}", title_justify="left")
     result.add_column(" / ".join(sorted({row.kind for row in rows})), no_wrap=True)

@@ -79,7 +79,7 @@ def choices() -> list[str]:
 
 
 def find(name: str) -> list[Workload]:
-    """The workloads of a name; raises `UnknownNameError` if there are none.
+    """Return the workloads of a name; raises `UnknownNameError` if there are none.
 
     `all` is every primitive, `models` every model. A name that a primitive and a model share (lstm, gru)
     selects both; `primitive:lstm` and `model:lstm` select one of them.

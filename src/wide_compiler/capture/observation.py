@@ -89,7 +89,7 @@ def observe_member(
 def _observe(
     member: nn.Module, args: tuple, kwargs: dict, grad: bool, shared: Collection[Any], tensor_of: Any
 ) -> tuple[Observation, bool]:
-    """One run, and whether it imported modules, whose side effects are not the forward's."""
+    """Run once; return what was seen, and whether it imported modules (their effects are not its own)."""
     # Imported now, because the first import registers abstract classes, which would change what is read.
     importlib.import_module("torch.export._trace")
     copy, originals = copy_member(member, shared, tensor_of and (lambda path: tensor_of(path).clone()))

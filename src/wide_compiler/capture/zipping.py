@@ -8,6 +8,7 @@ from torch import fx
 
 from ..errors import AlignmentError
 from ..lane_values import LaneValues, alike
+from .align import REMEDY
 from .captured import Captured
 from .failure import CaptureFailed
 from .number_outputs import is_output
@@ -25,7 +26,7 @@ def zip_variants(variants: Sequence[Captured], variant_of_lane: Sequence[int]) -
         if len(row) != len(rows[0]):
             raise AlignmentError(
                 f"lane {lane}: its forward has {len(row)} operations, lane 0 has {len(rows[0])}; "
-                f"the lanes' Python attributes lead to different computations"
+                f"the lanes' Python attributes lead to different computations; {REMEDY}"
             )
     zipper = _Zipper(variants, variant_of_lane, lane_of)
     for column in zip(*rows, strict=True):
@@ -56,7 +57,8 @@ class _Zipper:
             self.index[node] = self.count
             if node.op != first.op or (node.op != "placeholder" and node.target != first.target):
                 raise AlignmentError(
-                    f"lane {lane}: {_where(node)} computes {node.target}, lane 0 computes {first.target}"
+                    f"lane {lane}: {_where(node)} computes {node.target}, lane 0 computes {first.target}; "
+                    f"{REMEDY}"
                 )
         self.count += 1
         if first.op == "placeholder":
@@ -78,7 +80,9 @@ class _Zipper:
         if isinstance(first, fx.Node):
             for lane, value in zip(self.lane_of, values, strict=True):
                 if not isinstance(value, fx.Node) or self.index[value] != self.index[first]:
-                    raise AlignmentError(f"lane {lane}: {_where(node)} has other inputs than in lane 0")
+                    raise AlignmentError(
+                        f"lane {lane}: {_where(node)} has other inputs than in lane 0; {REMEDY}"
+                    )
             return first
         if isinstance(first, (list, tuple)) and all(
             isinstance(v, (list, tuple)) and len(v) == len(first) for v in values
@@ -93,7 +97,8 @@ class _Zipper:
             return self._scalar(values)
         lane = next(l for l, v in zip(self.lane_of, values, strict=True) if v != first)
         raise AlignmentError(
-            f"lane {lane}: {_where(node)} has {values[self.lane_of.index(lane)]!r}, lane 0 has {first!r}"
+            f"lane {lane}: {_where(node)} has {values[self.lane_of.index(lane)]!r}, lane 0 has {first!r}; "
+            f"{REMEDY}"
         )
 
     def _scalar(self, values: list[Any]) -> fx.Node:
@@ -122,7 +127,9 @@ class _Zipper:
         statics, spec = self.merged.out_statics, self.merged.out_spec
         for lane, captured in zip(self.lane_of, self.variants, strict=True):
             if captured.out_spec != spec:
-                raise AlignmentError(f"lane {lane} returns {captured.out_spec}, lane 0 returns {spec}")
+                raise AlignmentError(
+                    f"lane {lane} returns {captured.out_spec}, lane 0 returns {spec}; {REMEDY}"
+                )
         for position, leaf in enumerate(statics):
             leaves = [captured.out_statics[position] for captured in self.variants]
             if not is_output(leaf) and not all(alike(other, leaf) for other in leaves):

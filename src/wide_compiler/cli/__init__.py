@@ -47,7 +47,7 @@ START, CHECK, OTHER = "Start here", "Inspect and measure", "Loops and workers"
 
 
 def _completing(*flags: str, names: Iterable[str], **options: Any) -> Any:
-    """An option whose value the shell completes with one of the names."""
+    """Return an option whose value the shell completes with one of the names."""
 
     def complete(incomplete: str) -> list[str]:
         return [name for name in names if name.startswith(incomplete)]

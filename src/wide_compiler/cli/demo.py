@@ -54,7 +54,7 @@ def _run(console: Console, lanes: int, steps: int, out: Path, seed: int) -> None
 
 
 def _told(progress: Progress, name: str, total: int) -> Callable[[int, Tensor], None]:
-    """A line of progress: how much is done, and the best, median and worst of several losses, or the one."""
+    """Return a function that shows progress: steps done, and the best, median and worst loss, or the one."""
     task = progress.add_task(name, total=total, news="")
 
     def tell(done: int, losses: Tensor) -> None:

@@ -84,7 +84,7 @@ def make_nets(lanes: int, seed: int) -> list[Net]:
 
 
 def _step(model: nn.Module, steps: int, predict: Callable[[], Tensor], y: Tensor) -> Callable[[], Tensor]:
-    """One step of training, the same for one network and for all of them; returns the loss of each."""
+    """Take one step of training, the same for one network and for all of them; returns the loss of each."""
     optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=steps)
 

@@ -17,7 +17,7 @@ def print_json(content: Any) -> None:
 
 
 def one_of(choices: Sequence[str], what: str, option: str, *given: str | None) -> list[str]:
-    """The given names without duplicates; raises a usage error (exit code 2) for one not in `choices`."""
+    """Return the given names without duplicates; raise a usage error (exit code 2) if not in `choices`."""
     for name in given:
         if name is not None and name not in choices:
             raise typer.BadParameter(

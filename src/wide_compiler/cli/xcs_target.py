@@ -60,7 +60,7 @@ def _instead(module: ModuleType, name: str) -> str:
 
 
 def _functions(held: Any, module: str, prefix: str = "") -> Iterator[str]:
-    """Names of functions and methods defined in a module or class, without imported ones."""
+    """Return the names of functions and methods defined in a module or class, without imported ones."""
     for name, value in vars(held).items():
         if getattr(value, "__module__", module) != module:
             continue

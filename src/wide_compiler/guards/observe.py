@@ -471,6 +471,7 @@ class Observer:
                 self.reads.note(ClassEntry, base, name, path=f"{base.__qualname__}.{name}")
 
     def _note_class_entry(self, cls: type, base: type, name: str, code: types.CodeType) -> None:
+        """Note that `cls` finds the method `name` in `base`: an override in a nearer class is a change."""
         for nearer in cls.__mro__[: cls.__mro__.index(base) + 1]:
             if owner_of(nearer.__module__) in ("user", "layers"):
                 self.reads.note(ClassEntry, nearer, name, path=f"{nearer.__qualname__}.{name}")

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from .. import _tree
 from ..capture.member_export import quiet_logs
 from ..errors import ArgumentError, UnsupportedError, ValidationError, needs, one_line
-from ..lanes import packed_to_stacked, stacked_to_packed
+from ..lanes import packed_arguments_to_stacked, stacked_to_packed
 from ..measure.compare import model_difference
 from ..remote_tensors import memory_id
 from .inputs import normalize_sample, sample_leaves
@@ -102,7 +102,7 @@ def _check_pure(model: Any, door: str, args: tuple, kwargs: dict) -> None:
     if placed is not None:
         raise UnsupportedError(f"export: {placed} is on workers; export the model before placing it there")
     with torch.no_grad():
-        stacked = (args, kwargs) if door != "packed" else packed_to_stacked((args, kwargs), model.n)
+        stacked = (args, kwargs) if door != "packed" else packed_arguments_to_stacked(args, kwargs, model.n)
         leaves, spec = _tree.flatten(stacked)
         wide = (door != "shared",) * sum(isinstance(leaf, Tensor) for leaf in leaves)
         program = model._program(Call(leaves, spec, wide, _tree.signature(stacked)))
@@ -165,7 +165,9 @@ def _onnx(program: Any, path: str, args: tuple, kwargs: dict, expected: list[Ten
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
-        raise UnsupportedError(f"ONNX cannot express this model: {one_line(cause)}") from error  # type: ignore[arg-type]
+        raise UnsupportedError(
+            f"ONNX cannot express this model: {one_line(cause)}; a .pt2 file may"
+        ) from error
     assert made is not None
     made.save(path)
     import onnxruntime

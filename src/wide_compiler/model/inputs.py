@@ -29,7 +29,7 @@ def normalize_sample(sample: Any, sample_kwargs: Mapping[str, Any] | None) -> tu
         return (), kwargs
     raise SampleError(
         f"expected one member's input as the sample: a tensor, a tuple of positional arguments or a dict of "
-        f"keywords, got {'none' if sample is None else type(sample).__name__}"
+        f"keywords, got {type(sample).__name__}"
     )
 
 
@@ -101,8 +101,9 @@ def check_accepted(call: Call, member: nn.Module, sample: tuple[tuple, dict]) ->
     leaves, spec = _tree.flatten(sample)
     hints = []
     if call.spec != spec:
-        own = _describe(_tree.unflatten(call.leaves, call.spec))
-        hints.append(f"the sample had the structure {_describe(sample)}, this call has {own}")
+        arguments = _tree.unflatten(call.leaves, call.spec)
+        describe = _describe if _describe(arguments) != _describe(sample) else _types
+        hints.append(f"the sample had {describe(sample)}, this call has {describe(arguments)}")
     else:
         expected = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         given = zip(call_paths(call), call.tensors, call.member_shapes, expected, strict=False)
@@ -131,6 +132,13 @@ def _describe(arguments: Any) -> str:
     args, kwargs = arguments
     names = [f"{len(args)} positional"] + [f"{k}=" for k in kwargs]
     return "(" + ", ".join(names) + ")"
+
+
+def _types(arguments: Any) -> str:
+    args, kwargs = arguments
+    return ", ".join(
+        [type(x).__name__ for x in args] + [f"{k}={type(x).__name__}" for k, x in kwargs.items()]
+    )
 
 
 def sample_leaves(sample: tuple[tuple, dict], wide: tuple[bool, ...], lanes: int) -> tuple[list[Any], Any]:

@@ -38,12 +38,16 @@ class LaneStore(Children, nn.Module):
         with torch.inference_mode(False):
             self._take_apart(models)
 
+    def holds_once(self, tensor: Tensor) -> bool:
+        """Return whether a member's tensor has no lane axis, also where there is one lane only."""
+        return False
+
     def _take_apart(self, models: Sequence[nn.Module]) -> None:
         self.n = len(models)
         self.training = models[0].training
         self.registered = Registered(models)
         built = self.registered.build(models)
-        self.places, self.wide_states, self.one_object = build_tree(self, models, set(built))
+        self.places, self.wide_states, self.one_object = build_tree(self, models, set(built), self.holds_once)
         # Frozen parameters of a shared trunk: in the original models' memory until something writes them.
         trunk = [p for p in self.places if p.kind == "parameter" and p.path in self.one_object]
         self.borrowed = [place for place in trunk if not place.tensor.requires_grad]

@@ -39,9 +39,12 @@ def is_shared(models: Sequence[nn.Module], slot: Slot, tensors: Sequence[Tensor]
 
 
 def build_tree(
-    root: nn.Module, models: Sequence[nn.Module], skip: set[str]
+    root: nn.Module, models: Sequence[nn.Module], skip: set[str], held_once: Callable[[Tensor], bool]
 ) -> tuple[list[Place], set[str], set[str]]:
     """Add the members' stacked tensors under `root`; paths in `skip` belong to registered modules.
+
+    A tensor is one object in all models if each model holds it, or, where there may be one model only, if
+    `held_once` says so.
 
     Returns the places of the canonical tensors, the paths of those with lanes, and the paths of those that
     are one object in all models.
@@ -60,14 +63,15 @@ def build_tree(
             _hang(scope, slot, places[canonical].tensor)
             continue
         tensors = lane_tensors(models, slot)
-        if is_one_object(tensors):
+        one = is_one_object(tensors) or held_once(tensors[0])
+        if one:
             one_object.add(canonical)
         elif len({id(t) for t in tensors}) < len(tensors) and tensors[0].requires_grad:
             raise AlignmentError(
                 f"{slot.path} is one tensor in some lanes and another in others; training would make "
                 f"them differ; share it between all lanes or none"
             )
-        if is_shared(models, slot, tensors):
+        if one or is_shared(models, slot, tensors):
             # A frozen shared tensor may be large and is not copied; one that may change is copied.
             frozen = slot.kind == "parameter" and not slot.tensor.requires_grad
             data = tensors[0].detach() if frozen else tensors[0].detach().clone()
@@ -105,7 +109,7 @@ def _hang(scope: nn.Module, slot: Slot, tensor: Any) -> None:
 
 
 def hooks_lost(models: Sequence[nn.Module], forward: bool = True) -> str:
-    """Which hook a graph of the models would not call; '' if there is none.
+    """Return which hook a graph of the models would not call; '' if there is none.
 
     Forward hooks of torch's own parametrisations only compute weights, and are allowed.
     """

@@ -103,11 +103,17 @@ def _copy_in(model: Any, lane: int, member: nn.Module) -> None:
 def _compare_keys(state: Mapping[str, Any], expected: Mapping[str, Tensor], what: str) -> None:
     unexpected = [key for key in state if key not in expected]
     if unexpected:
-        raise InputError(f"{what} has {unexpected[0]!r}, which the members do not have")
+        raise InputError(
+            f"{what} has {unexpected[0]!r}, which the members do not have; they have {_listed(expected)}"
+        )
     pointers = {address(expected[key]) for key in state}
     missing = [key for key in expected if key not in state and address(expected[key]) not in pointers]
     if missing:
-        raise InputError(f"{what} lacks {missing[0]!r}, which the members have")
+        raise InputError(f"{what} lacks {missing[0]!r}, which the members have; it has {_listed(state)}")
+
+
+def _listed(names: Mapping[str, Any], most: int = 8) -> str:
+    return ", ".join([*list(names)[:most], *(["..."] if len(names) > most else [])]) or "nothing"
 
 
 def _fill_ties(state: dict[str, Tensor], expected: Mapping[str, Tensor]) -> None:

@@ -89,7 +89,7 @@ class WideModel(ProgrammedLanes):
     def _through(self, door: str, args: tuple, kwargs: dict) -> Any:
         """Run a call through an entry point, without hooks."""
         if door == "packed":
-            args, kwargs = lanes.packed_to_stacked((args, kwargs), self.n)
+            args, kwargs = lanes.packed_arguments_to_stacked(args, kwargs, self.n)
             if not torch.compiler.is_dynamo_compiling() and self.replayed is not None and not kwargs:
                 result = self.replayed.replay(args, door)
                 if result is not CHANGED:

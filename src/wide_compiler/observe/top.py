@@ -36,7 +36,7 @@ class Rates:
             self._counts.popleft()
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row per worker: busy, ops_per_s, bytes_per_s, live_tensors, memory, signal, device."""
+        """Return one row per worker: busy, ops_per_s, bytes_per_s, live_tensors, memory, signal, device."""
         if not self._counts or not self._counts[-1][1]:
             return []
         (before, old), (now, new) = self._counts[0], self._counts[-1]

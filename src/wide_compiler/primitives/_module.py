@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..capture import make_skeleton
 from ..errors import ArgumentError, WrongTypeError
-from ..lanes import packed_to_stacked, stacked_to_packed
+from ..lanes import packed_arguments_to_stacked, stacked_to_packed
 from ..widen.builder import Builder, Val
 from ..widen.rules import ops, rule
 from ._lanes import resolve
@@ -42,7 +42,7 @@ def _run_kernel(self: "WideModule", x: Tensor) -> Tensor:
 
 
 def _split_arguments(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return packed_to_stacked((args, kwargs), module.n)
+    return packed_arguments_to_stacked(args, kwargs, module.n)
 
 
 def _join_results(module: Any, args: tuple[Any, ...], results: Any) -> Any:

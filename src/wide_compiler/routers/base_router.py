@@ -299,7 +299,7 @@ def forget_filled() -> None:
 
 
 def _taken_for(found: Any, value: Any) -> str:
-    """Why `value` cannot be assigned to this name: 'property' or 'method' of a router class; '' if it can."""
+    """Return what of a router class has this name, 'property' or 'method'; '' if `value` may be assigned."""
     function = found.fget if isinstance(found, property) else found
     if not isinstance(function, types.FunctionType):
         return ""

@@ -136,7 +136,7 @@ class Joining:
         return stages
 
     def why_not(self, calls: Sequence[Any]) -> str:
-        """Why ungrouped calls with one key were not joined."""
+        """Return why ungrouped calls with one key were not joined."""
         alike = [call for call in self.bit if self.key[call] == self.key[calls[0]]]
         return why_apart(calls, alike, self._depend)
 
@@ -145,7 +145,7 @@ class Joining:
 
 
 def why_apart(calls: Sequence[Any], alike: Sequence[Any], depend: Callable[[Any, Any], bool]) -> str:
-    """Why calls were not joined with each other or with others of their key, `alike`."""
+    """Return why calls were not joined with each other or with others of their key, `alike`."""
     if not all(depend(a, b) for a in calls for b in alike if a != b):
         return "joining it would make two groups depend on each other"
     return "each depends on the previous one" if len(calls) > 1 else "it depends on the others, or they on it"

@@ -68,7 +68,7 @@ class Formation:
         return self.towers == towers and self.guard.holds()
 
     def plan(self, names: tuple[str, ...], args: tuple, kwargs: dict) -> "TowerPlan":
-        """How the named towers run such a call."""
+        """Return how the named towers run such a call."""
         if self.may_merge:
             self._merge(args, kwargs)
         calls = Calls.shared(args, kwargs)
@@ -118,7 +118,7 @@ class Formation:
         return found
 
     def explain(self) -> list[GroupRow]:
-        """How the towers ran in the last run."""
+        """Return how the towers ran in the last run."""
         if self.latest is None:
             return [GroupRow.of(group.names) for group in self.groups.values()]
         return self.latest.explain()

@@ -19,7 +19,7 @@ def without_children(tower: nn.Module, names: Collection[str]) -> nn.Module:
 
 
 def unlike_children(towers: Collection[nn.Module]) -> list[str]:
-    """Names of direct children whose structure differs between the towers, or that some towers lack."""
+    """Return the names of direct children that differ in structure between towers, or that some lack."""
     names = dict.fromkeys(name for tower in towers for name in tower._modules)
     kinds = {name: {_kind(tower._modules.get(name)) for tower in towers} for name in names}
     return [name for name, found in kinds.items() if len(found) > 1]

@@ -42,7 +42,7 @@ def in_order(names: Sequence[str], together: Sequence[Names], seen: Callable[[st
 
 @no_inference_mode()
 def others_can_see(tower: nn.Module, args: tuple, kwargs: dict) -> bool:
-    """Whether a call writes into its inputs or changes something in Python. Runs a copy of the tower."""
+    """Return whether a call of a copy of the tower writes into its inputs or changes something in Python."""
     try:
         observed = observe_member(tower, args, kwargs, torch.is_grad_enabled())
     except Exception:  # the call itself will raise it, or it cannot be observed

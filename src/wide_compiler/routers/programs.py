@@ -46,7 +46,7 @@ class ModulePrograms(ProgramCache):
 
 
 def _cannot_be_shared(program: WideProgram, model: Any) -> str:
-    """Why the order of the towers matters, such as a write that another tower reads; '' if it does not."""
+    """Return why the towers' order matters, such as a write that another tower reads; '' if it does not."""
     inputs = written_placeholders(program.captured.graph) & set(program.captured.inputs)
     if inputs:
         return "its forward writes into its input, which the next module reads"

@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 def graph_task() -> int:
-    """The backward pass that runs in this thread."""
+    """Return the backward pass that runs in this thread."""
     return torch._C._current_graph_task_id()  # type: ignore[attr-defined]
 
 
@@ -46,14 +46,14 @@ class Reached:
             self.inputs = []  # a node that holds this object may be one of them: no reference cycle
 
     def _drop(self, gradients: tuple[Any, ...], _: Any) -> tuple[Any, ...] | None:
-        """The gradients that a node gives to its inputs, the last n of which are the lanes'."""
+        """Return the gradients that a node gives to its inputs, the last n of which are the lanes'."""
         if graph_task() != self.task or len(self.lanes) == self.n:
             return None
         rest = len(gradients) - self.n
         return tuple(g if i < rest or i - rest in self.lanes else None for i, g in enumerate(gradients))
 
     def _stacks(self, node: Any) -> Iterator[Any]:
-        """The nodes of the forward that stack the towers' parameters, or inputs of their own."""
+        """Return the nodes of the forward that stack the towers' parameters, or inputs of their own."""
         joined = [self.inputs[i] for i, wide in enumerate(self.fused.wide_inputs) if wide]
         yield from (stack for stack in joined if stack is not None and len(stack.next_functions) == self.n)
         parameters = {id(t) for source in self.fused.sources for t in source.tensors()}

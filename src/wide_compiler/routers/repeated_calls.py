@@ -60,7 +60,7 @@ class RepeatedCall:
         return outputs
 
     def explain(self) -> list[GroupRow]:
-        """How the towers ran."""
+        """Return how the towers ran."""
         return self.plan.explain()
 
 

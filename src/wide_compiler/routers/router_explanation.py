@@ -130,7 +130,7 @@ class Declined(GroupRow):
     def by_key(
         cls, model: nn.Module, calls: Sequence[tuple[Any, str, Any]], why: Callable[[Any, list[Any]], str]
     ) -> list[Self]:
-        """One row per key of (key, path, call); `why(key, calls)` gives the reason."""
+        """Return one row per key of (key, path, call); `why(key, calls)` gives the reason."""
         by_key: dict[Any, list[tuple[str, Any]]] = {}
         for key, path, call in calls:
             by_key.setdefault(key, []).append((path, call))

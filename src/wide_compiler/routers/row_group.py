@@ -80,7 +80,7 @@ class RowGroup:
         return self.latest
 
     def explain(self) -> GroupRow:
-        """How the modules run, as settled last."""
+        """Return how the modules run, as settled last."""
         how, verdict = "together" if self.latest.together else "loop", self.latest
         return GroupRow.of_modules(self.names, self.modules, how, verdict.why, ms=verdict.ms, stage=1)
 
@@ -192,7 +192,7 @@ def _is_smooth(captured: Captured) -> bool:
 
 
 def _mixes_rows(captured: Captured) -> str:
-    """Why an output row may depend on other rows, or on their number; '' if it does not."""
+    """Return why an output row may depend on other rows, or on their number; '' if it does not."""
     if not all(guards.any_batch() for guards in captured.guards):
         return "its graph is not valid for every number of rows"
     if captured.writes:

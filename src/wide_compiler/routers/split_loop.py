@@ -249,7 +249,7 @@ def _attributes(statement: ast.AST, own: str) -> set[str]:
 
 
 def _written_in_place(statements: Sequence[ast.stmt]) -> set[str | None]:
-    """Names of the values written in place; None stands for a value without a name."""
+    """Return the names of the values written in place; None stands for a value without a name."""
     found: set[str | None] = set()
     for node in (n for s in statements for n in ast.walk(s)):
         target: Any = None

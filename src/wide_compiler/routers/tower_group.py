@@ -91,7 +91,7 @@ class VMapTowerGroup:
         return route.in_sequence(calls)
 
     def route(self, lanes: Lanes, calls: Calls) -> "GroupRoute":
-        """How these lanes run such a call: found, or built and measured."""
+        """Return how these lanes run such a call: found, or built and measured."""
         key = (lanes, *self._key(calls.call))
         route = self.routes.get(key)
         if route is None:
@@ -187,7 +187,7 @@ class VMapTowerGroup:
             route.fused.fills = route.towers if self.fills_caches else None
 
     def explain(self) -> list[GroupRow]:
-        """How the towers ran in the last call."""
+        """Return how the towers ran in the last call."""
         if self.latest is None:
             return [GroupRow.of(self.names)]
         return self.latest.explain()
@@ -220,7 +220,7 @@ class GroupRoute:
         return [outputs[position] for position in range(len(self.lanes))]
 
     def lane_graphs(self, calls: Calls) -> "Iterator[GroupRoute]":
-        """The routes by which its lanes run together; the others run by themselves."""
+        """Return the routes by which its lanes run together; the others run by themselves."""
         if self.fused is not None:
             yield self
             return

@@ -83,7 +83,7 @@ def outside_the_trace(grad: bool | None = None) -> Iterator[None]:
 def step_for(
     group: VMapTowerGroup, lanes: tuple[int, ...], look: Any, wide: Any, watchable: bool
 ) -> TracedStep:
-    """How some towers of a group run a traced call; `watchable`: whether the trace can guard all of them."""
+    """Return how some towers of a group run a traced call; `watchable`: can a trace guard all?"""
     signature, kinds, shapes, any_batch, modes, grad = look
     step, program = TracedStep([group.names[lane] for lane in lanes]), None
     with torch.set_grad_enabled(grad):
@@ -98,7 +98,7 @@ def step_for(
 def traced_plan(
     formation: Formation, names: tuple[str, ...], look: Any, recipes: dict[str, Recipe]
 ) -> list[TracedStep]:
-    """How the named towers of a router run a traced call, in order."""
+    """Return how the named towers of a router run a traced call, in order."""
     signature, kinds, shapes, any_batch, modes, grad = look
     shared = (False,) * len(kinds)
     steps: dict[tuple[str, ...], TracedStep] = {}

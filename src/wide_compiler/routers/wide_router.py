@@ -230,7 +230,7 @@ class WideRouter(TowerHolder):
     # Preparation.
 
     def analyze_structure(self) -> list[list[str]]:
-        """Names of the towers, grouped by structure."""
+        """Return the names of the towers, grouped by structure."""
         return [list(names) for names in self.formation().names]
 
     def prepare_for_compile(self, device: torch.device | str | None = None) -> "WideRouter":
@@ -283,7 +283,7 @@ class WideRouter(TowerHolder):
         return state
 
     def explain(self) -> RouterExplanation:
-        """How the towers ran in the last forward."""
+        """Return how the towers ran in the last forward."""
         latest = self._router_repeats.latest
         ran = self._router_formations[:1] if latest is None else [latest.answer]
         return RouterExplanation([row for one in ran for row in one.explain()], name="towers")

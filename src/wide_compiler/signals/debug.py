@@ -21,9 +21,16 @@ def worker_stats() -> list[dict[str, Any]]:
 
 
 def placement(x: torch.Tensor) -> tuple[tuple[int, ...], str]:
-    """Return the workers that hold a tensor, and its placement: `whole`, `R`, `S(axis)` or `P(sum)`."""
+    """Return the workers that hold a tensor, and its placement.
+
+    `S(axis)`: cut along the axis; `R`: each worker has all of it; `P(sum)`: partial sums, still to be added;
+    `whole`: on one worker. On a mesh of several dimensions, one entry for each.
+    """
     if not isinstance(x, SignalTensor):
-        raise ArgumentError(f"debug.placement: a tensor on workers is needed, got a {type(x).__name__}")
+        raise ArgumentError(
+            f"debug.placement: expected a tensor on workers (signals.tensor(x) makes one), "
+            f"got a {type(x).__name__}"
+        )
     mesh = x._ref.home.mesh
     held = x._ref.engine.ask("placement", (x._ref.number,), mesh, "placement", (x._ref.number,))
     return mesh.workers, held

@@ -202,7 +202,9 @@ def grow_to(count: int) -> None:
 
 def last_start() -> StartOptions:
     if _start is None:
-        raise ArgumentError("no workers were ever started in this process")
+        raise ArgumentError(
+            "no workers were started in this process yet; use a signal, or call cpu_workers(n), first"
+        )
     return _start
 
 

@@ -87,7 +87,8 @@ class StepGuard:
         self.numbers = [h._ref.number for h in self.held]
         if set(used) - owners.keys() - given - old:
             raise NotRepeatable(
-                "it uses a tensor whose owner is unknown: no argument, and no state of a module or optimiser"
+                "it uses a tensor that is neither an argument nor part of a module or optimiser; "
+                "pass it as an argument"
             )
 
     def take_gradients(self, alive: set[int]) -> None:

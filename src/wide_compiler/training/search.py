@@ -79,7 +79,7 @@ def exploit_and_explore(
     fraction: float = 0.25,
     generator: torch.Generator | None = None,
 ) -> dict[int, int]:
-    """One round of population-based training: replace the worst lanes by perturbed copies of the best.
+    """Run one round of population-based training: replace the worst lanes by perturbed copies of the best.
 
     Args:
         population: the lanes being trained.
@@ -107,7 +107,7 @@ def exploit_and_explore(
 
 
 def halve(population: Population, scores: Tensor, keep: float = 0.5) -> list[int]:
-    """One round of successive halving: keep only the best lanes, sorted by score.
+    """Run one round of successive halving: keep only the best lanes, sorted by score.
 
     `scores` is `[N]`, lower is better. Returns the previous numbers of the lanes kept.
     """

@@ -39,7 +39,7 @@ def expected_per_lane(op: Any, args: Any, kwargs: Any, n: int, written: Sequence
 def differs(
     result: Any, expected: Any, n: int, used: set[int] | None = None, values: bool = True
 ) -> str | None:
-    """How `result` (a `Val`) differs from `expected`; None if it does not.
+    """Return how `result` (a `Val`) differs from `expected`; None if it does not.
 
     `used` selects elements of a tuple; without `values` only shapes and dtypes are compared.
     """
@@ -79,7 +79,7 @@ def tensors_differ(got: Any, expected: Tensor, factor: float = 1.0) -> str | Non
 def gradients_differ(
     mapped: Callable[..., Any], op: Any, flags: tuple[bool, ...], args: Any, kwargs: Any, n: int
 ) -> str | None:
-    """How the gradient of `mapped`, a vmap of `op`, differs from that of the loop over lanes; None if equal.
+    """Return how the gradient of `mapped`, a vmap of `op`, differs from that of the loop; None if equal.
 
     None also if the op has no gradient.
     """

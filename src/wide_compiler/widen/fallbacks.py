@@ -17,7 +17,7 @@ from ..lane_values import LaneValues
 
 
 def vmap_over_lanes(op: Callable[..., Any], wide: tuple[bool, ...], *args: Any, **kwargs: Any) -> Any:
-    """One call of `op` under `torch.vmap` over the lane axis."""
+    """Call `op` under `torch.vmap` over the lane axis."""
     leaves, spec = _tree.flatten((args, kwargs))
     lanes = [leaf for leaf, w in zip(leaves, wide, strict=True) if w]
 

@@ -94,6 +94,7 @@ class LanesFunction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
+        """Run the function's own backward for each lane under vmap, which takes and returns tensors only."""
         present = [grad is not None for grad in grads]
         given: list[bool] = []
 

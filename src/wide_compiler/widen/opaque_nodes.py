@@ -118,7 +118,7 @@ def _function_over_lanes(call: OpaqueCall, wide: tuple[bool, ...]) -> Callable[.
 
 
 def _over_lanes_differs(call: OpaqueCall, wide: tuple[bool, ...], operands: Any) -> str | None:
-    """How the function under vmap differs from the loop in results or gradients; None if it does not."""
+    """Return how the function under vmap differs from the loop, in results or gradients; None if equal."""
     if not any(wide):
         return "no argument has lanes"
     n, tensors, sizes, rng = map_leaves(lambda x: x.value if isinstance(x, Val) else x, operands)
