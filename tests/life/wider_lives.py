@@ -14,7 +14,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.nn.utils import parametrize
+from torch.utils.checkpoint import checkpoint
 
 sys.path.insert(0, str(Path(__file__).parent))
 import random_lives
@@ -393,6 +395,65 @@ class WiderLife(Life):
                 if got is None or p.grad is None:
                     raise Wrong(f"gradient of {name}, lane {lane}: {got} instead of {p.grad}")
                 self.check(f"gradient of {name}, lane {lane}", got, p.grad, self.rtol)
+
+    def outer_checkpoint(self) -> None:
+        """The whole call under a checkpoint, which runs it again in the backward pass."""
+        kinds = {type(b) for m in self.loop.modules for b in m.blocks}
+        keeps = {*random_lives.RARE, History, Counts, Lstm, BufferView, Spectral, OldSpectral}
+        keeps |= {random_lives.CountsInBuffer, random_lives.Checkpointed}
+        if kinds & keeps or self.takes_scale or self.writes_inputs() or self.name in ONE_INPUT:
+            return self.call()  # routers decide in a first call what runs in the second
+        reentrant, batch = self.random.random() < 0.3, self.random.choice([1, 1, 3])
+        if self.training:
+            batch = 3
+        self.event(f"checkpoint around a call on {batch}, reentrant={reentrant}, twice")
+        self.forget_gradients()
+        x = self.input(batch)
+
+        def run(door, inputs, scale):
+            def call(*xs):
+                outs = door.call([xs[0]] * self.n if len(xs) == 1 else list(xs), scale)
+                return tuple(leaf for leaf in self.leaves(outs) if leaf.is_floating_point())
+
+            same = all(x is inputs[0] for x in inputs)
+            given = [x.requires_grad_() for x in (inputs[:1] if same else inputs)]
+            outs = checkpoint(call, *given, use_reentrant=reentrant)
+            loss = sum(out.square().sum() for out in outs if out.requires_grad)
+            if isinstance(loss, Tensor):
+                loss.backward()
+            return [list(outs)]
+
+        for _ in range(2):
+            found = [run(door, [x.clone() for _ in range(self.n)], None) for door in (self.loop, self.door)]
+            for got, want in zip(found[1][0], found[0][0], strict=True):
+                self.check("output under a checkpoint", got, want, self.rtol)
+        self.compare_gradients()
+        self.forget_gradients()
+        # The second forward ends as soon as it has what backward asks for, here or there: buffers may differ.
+        for lane, member in enumerate(self.loop.modules):
+            for name, buffer in member.named_buffers():
+                buffer.copy_(self.state(lane, name))
+
+    def tangents(self) -> None:
+        """Forward-mode derivatives."""
+        if self.output not in ("tensor", "tuple") or self.writes_inputs() or self.takes_scale:
+            return self.call()
+        kinds = {type(b) for m in self.loop.modules for b in m.blocks}
+        known = {nn.Linear, nn.LayerNorm, nn.BatchNorm1d, nn.Tanh, nn.GELU, nn.PReLU, SharedChild, Lists}
+        known |= {random_lives.Tied, random_lives.Residual, random_lives.BranchesOnSize, Hooked, Expanded}
+        if not kinds <= known:
+            return self.call()
+        self.event("forward-mode derivative")
+        x, tangent = self.input(3), self.input(3)
+        found = []
+        for door in (self.loop, self.door):
+            with forward_ad.dual_level():
+                dual = forward_ad.make_dual(x, tangent)
+                outs = door.call([dual] * self.n, None)
+                found.append([forward_ad.unpack_dual(leaf)[1] for leaf in self.leaves(outs)])
+        for got, want in zip(found[1], found[0], strict=True):
+            self.check("tangent", got, want, self.rtol)
+        self.after()
 
     def second_derivative(self) -> None:
         """A gradient penalty."""
@@ -921,7 +982,17 @@ class WiderLife(Life):
         *Life.EVENTS,
         *("second_derivative", "keep_outputs", "reuse_inputs", "reuse_inputs", "input_of_weights", "pickled"),
         *("convert", "autocast_life", "functional", "replace_tensor", "hook", "patch", "default_dtype"),
-        *("one_lane_loss", "between_threads", "select", "hold", "partial_load", "keep_outputs"),
+        *(
+            "outer_checkpoint",
+            "outer_checkpoint",
+            "tangents",
+            "one_lane_loss",
+            "between_threads",
+            "select",
+            "hold",
+            "partial_load",
+            "keep_outputs",
+        ),
     )
 
     def live(self, events: int) -> None:

@@ -1,6 +1,7 @@
 """Other lanes in the same wide model: kept, reordered, repeated, and each still what it was."""
 
 import copy
+import gc
 
 import pytest
 import torch
@@ -254,3 +255,18 @@ def test_gradients_keep_the_layout_of_their_parameters():
     for p, fused in ((wide.weight, True), (plain, False)):
         torch.optim.Adam([p], 0.1, fused=fused).step()
     torch.testing.assert_close(wide.weight.detach(), plain.detach())
+
+
+def test_outputs_in_a_reference_cycle_hold_nothing_back():
+    models = [nn.Linear(4, 4) for _ in range(3)]
+    x = torch.randn(2, 4)
+    wide = wide_compiler.compile(models, x, config=WideConfig(tune_seconds=0))
+    gc.disable()
+    try:
+        outputs = [wide.shared(x)]
+        outputs.append(outputs)
+        del outputs
+        wide.select_lanes([2, 0])
+    finally:
+        gc.enable()
+    torch.testing.assert_close(wide.shared(x)[0], models[2](x))

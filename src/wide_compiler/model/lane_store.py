@@ -13,7 +13,7 @@ from ..remote_tensors import to_local
 from . import saving
 from .marks import has_lanes, mark_parameters
 from .members import Skeletons, build_tree, hooks_lost
-from .own_train import switch_lanes
+from .own_train import change_lanes
 from .plan_builder import channels_last
 from .registered import Registered, stacked_tensor
 from .select_rows import select_rows
@@ -80,7 +80,7 @@ class LaneStore(Children, nn.Module):
 
     def _switch(self, call: Callable[[nn.Module], Any], mode: bool) -> "LaneStore":
         if self.skeletons.computes(call):
-            switch_lanes(self, call)
+            change_lanes(self, lambda member, _: call(member))
         else:
             self.skeletons.switch(call)
         skeleton = self.skeletons.lane(0)
@@ -297,8 +297,13 @@ class LaneStore(Children, nn.Module):
         """Read a file of `save`: all lanes, or an ordinary model's state into one lane."""
         saving.load(self, path, lane)
 
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        saving.save_extra_states(self, destination, prefix)
+
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         saving.fit_lane_axes(self, state_dict, prefix)
+        saving.load_extra_states(self, state_dict, prefix, *args)
         for place in list(self.borrowed):
             self.give_own_memory(place)
         super()._load_from_state_dict(state_dict, prefix, *args)

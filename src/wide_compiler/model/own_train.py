@@ -1,7 +1,7 @@
-"""Members whose own `train` or `eval` computes with tensors: merged weights, caches, averages.
+"""Members changed by methods of their own: `train` and `eval` that compute with tensors, `set_extra_state`.
 
-A skeleton has no numbers, so such a `train` is called on every lane as an ordinary model, and the wide model
-takes over what has become of it.
+A skeleton has no numbers, so they are called on every lane as an ordinary model, and the wide model takes
+over what has become of it.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,11 +16,10 @@ from ..errors import UnsupportedError
 from .members import Skeletons, hooks_lost
 from .submodules import Place, Scope, find_ties
 
-Switch = Callable[[nn.Module], Any]
 
-
-def switch_lanes(store: Any, switch: Switch) -> None:
-    """Call `switch` on every lane as an ordinary model, and take over its tensors and Python state."""
+def change_lanes(store: Any, change: Callable[[nn.Module, int], Any]) -> None:
+    """Call `change(member, lane)` on every lane as an ordinary model, and take over its tensors and Python
+    state."""
     if store.registered.builders:
         path = next(iter(store.registered.builders))
         raise UnsupportedError(_refusal(f"computes with tensors, and {path} is a registered wide module"))
@@ -29,8 +28,8 @@ def switch_lanes(store: Any, switch: Switch) -> None:
         if place.kind == "parameter" and place.home.get(place.name) is not None:
             for member in members:
                 member.get_parameter(place.path).requires_grad_(place.tensor.requires_grad)
-    for member in members:
-        switch(member)
+    for lane, member in enumerate(members):
+        change(member, lane)
     _take(store, members)
 
 
@@ -126,6 +125,6 @@ def _verb(made: bool) -> str:
 
 def _refusal(what: str) -> str:
     return (
-        f"the members' train() or eval() {what}, which stacked lanes cannot follow; call it on the members, "
-        f"and compile these"
+        f"the members' train(), eval() or set_extra_state() {what}, which stacked lanes cannot follow; call "
+        f"it on the members, and compile these"
     )

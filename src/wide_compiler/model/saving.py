@@ -12,12 +12,19 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from ..capture import slots
-from ..errors import InputError
+from ..errors import InputError, UnsupportedError
 from ..remote_tensors import address, to_local
+from .own_train import change_lanes
 
 
 def save(model: Any, path: Any, lane: int | None) -> None:
     state = model.state_dict() if lane is None else model.lane(lane).state_dict()
+    extra = next((key for key, value in state.items() if not isinstance(value, Tensor)), None)
+    if extra is not None:
+        raise UnsupportedError(
+            f"{extra} (of get_extra_state) is no tensor, and safetensors files hold nothing else; use "
+            f"torch.save(wide.state_dict(), path) and wide.load_state_dict(torch.load(path))"
+        )
     seen: dict[int, str] = {}
     # safetensors rejects shared memory: tied names are dropped here and restored on loading.
     unique = {
@@ -62,7 +69,10 @@ def load_lane(model: Any, lane: int, state: Mapping[str, Tensor]) -> None:
     member = model.lane(lane)
     expected = member.state_dict()
     _compare_keys(state, expected, "this state")
+    extra = {key: value for key, value in state.items() if key in _extra_keys(model)}
     for key, tensor in state.items():
+        if key in extra:
+            continue
         if not isinstance(tensor, Tensor):
             raise InputError(f"lane {lane}: {key} is {type(tensor).__name__}, expected a tensor")
         if tensor.shape != expected[key].shape:
@@ -74,6 +84,9 @@ def load_lane(model: Any, lane: int, state: Mapping[str, Tensor]) -> None:
     _fill_ties(full, expected)
     member.load_state_dict(full)
     _copy_in(model, lane, member)
+    if extra:
+        set_in = {_extra_keys(model)[key]: value for key, value in extra.items()}
+        change_lanes(model, lambda other, i: _set_extra_states(other, set_in if i == lane else {}))
 
 
 def _copy_in(model: Any, lane: int, member: nn.Module) -> None:
@@ -106,8 +119,8 @@ def _compare_keys(state: Mapping[str, Any], expected: Mapping[str, Tensor], what
         raise InputError(
             f"{what} has {unexpected[0]!r}, which the members do not have; they have {_listed(expected)}"
         )
-    pointers = {address(expected[key]) for key in state}
-    missing = [key for key in expected if key not in state and address(expected[key]) not in pointers]
+    pointers = {_address(expected[key]) for key in state}
+    missing = [key for key in expected if key not in state and _address(expected[key]) not in pointers]
     if missing:
         raise InputError(f"{what} lacks {missing[0]!r}, which the members have; it has {_listed(state)}")
 
@@ -117,9 +130,53 @@ def _listed(names: Mapping[str, Any], most: int = 8) -> str:
 
 
 def _fill_ties(state: dict[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    by_pointer = {address(expected[key]): state[key] for key in state}
+    by_pointer = {_address(expected[key]): state[key] for key in state}
     for key, tensor in expected.items():
-        state.setdefault(key, by_pointer.get(address(tensor), tensor))
+        state.setdefault(key, by_pointer.get(_address(tensor), tensor))
+
+
+def _address(value: Any) -> int:
+    return address(value) if isinstance(value, Tensor) else id(value)
+
+
+def _extra_keys(model: Any) -> dict[str, str]:
+    """Return key in a member's state_dict -> path of a module with its own `get_extra_state`."""
+    modules = model.skeletons.lane(0).named_modules(remove_duplicate=False)
+    own = [path for path, m in modules if type(m).get_extra_state is not nn.Module.get_extra_state]
+    return {f"{path}._extra_state".lstrip("."): path for path in own}
+
+
+def _set_extra_states(member: nn.Module, values: Mapping[str, Any]) -> None:
+    for path, value in values.items():
+        member.get_submodule(path).set_extra_state(value)
+
+
+def save_extra_states(model: Any, destination: dict[str, Any], prefix: str) -> None:
+    """Add the members' extra states, each as a list of N, one per lane."""
+    keys = _extra_keys(model)
+    members = list(model.lanes()) if keys else []
+    for key, path in keys.items():
+        destination[prefix + key] = [member.get_submodule(path).get_extra_state() for member in members]
+
+
+def load_extra_states(
+    model: Any, state: dict[str, Any], prefix: str, metadata: Any, strict: bool, missing: Any, *others: Any
+) -> None:
+    """Take what `save_extra_states` has added out of `state`, and set it in every lane."""
+    keys = _extra_keys(model)
+    found = {path: state.pop(prefix + key) for key, path in keys.items() if prefix + key in state}
+    if strict:
+        missing += [prefix + key for key, path in keys.items() if path not in found]
+    for path, values in found.items():
+        if not isinstance(values, list) or len(values) != model.n:
+            raise InputError(
+                f"the extra state of {path or 'the members'} must be a list of {model.n}, one per lane"
+            )
+    if found:
+        change_lanes(
+            model,
+            lambda member, lane: _set_extra_states(member, {p: values[lane] for p, values in found.items()}),
+        )
 
 
 def fit_lane_axes(model: Any, state: dict[str, Tensor], prefix: str) -> None:

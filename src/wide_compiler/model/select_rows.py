@@ -1,5 +1,6 @@
 """Selecting rows of parameters in place, even if an earlier loss still references them."""
 
+import gc
 from collections.abc import Sequence
 
 import torch
@@ -51,7 +52,11 @@ def _leave_graph(parameter: Tensor) -> None:
     try:
         if has_gradient_hooks(parameter):
             raise RuntimeError("it has gradient hooks")
-        torch.utils.swap_tensors(parameter, nn.Parameter(parameter.data))
+        try:
+            torch.utils.swap_tensors(parameter, nn.Parameter(parameter.data))
+        except RuntimeError:  # a checkpoint's graph is in a reference cycle, although nobody holds it
+            gc.collect()
+            torch.utils.swap_tensors(parameter, nn.Parameter(parameter.data))
     except RuntimeError as error:
         raise UsageError(
             f"the number of lanes cannot change while losses or outputs of an earlier step are held: delete "
