@@ -23,8 +23,8 @@ def own_gradient(t: Tensor) -> Tensor:
     Autograd passes one gradient through sums and views, and a leaf keeps the view that it gets as `.grad`.
     What accumulation or clipping then writes into one leaf's gradient would show in another's.
     """
-    # The backward of `split` copies, that of other views does not.
-    return t.split(t.shape[0])[0] if t.requires_grad and torch.is_grad_enabled() else t
+    # The backward of `narrow` copies, that of most views does not; and its result may be written in place.
+    return t.narrow(0, 0, t.shape[0]) if t.requires_grad and torch.is_grad_enabled() else t
 
 
 def _columns(trees: Sequence[Any], what: str) -> tuple[list[tuple[Any, ...]], list[str], _tree.TreeSpec]:

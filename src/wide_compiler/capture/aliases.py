@@ -86,6 +86,19 @@ def written_roots(graph: fx.Graph) -> set[fx.Node]:
     return {root_of(arg) for node in graph.nodes for arg in written_args(node)}
 
 
+def writes_after_views(graph: fx.Graph) -> bool:
+    """Return whether memory is written of which a view was made before."""
+    viewed: set[fx.Node] = set()
+    for node in graph.nodes:
+        if torch.Tag.inplace_view in getattr(node.target, "tags", ()):
+            return True
+        if any(root_of(argument) in viewed for argument in written_args(node)):
+            return True
+        if base_of(node) is not None and written_tensor(node) is node:
+            viewed.add(root_of(node))
+    return False
+
+
 _RESHAPES = {aten.view.default, aten.reshape.default, aten.flatten.using_ints, aten.unflatten.int}
 
 

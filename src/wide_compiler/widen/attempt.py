@@ -10,7 +10,7 @@ from torch import Tensor, fx
 from ..capture.aliases import written_tensor
 from ..errors import one_line
 from .builder import Builder, LaneScalar, Val, map_leaves, vals_in
-from .check import differs, expected_per_lane, gradients_differ
+from .check import differs, expected_per_lane, gradients_differ, tensors_differ
 from .classify import (
     depends_on_values,
     draws,
@@ -56,7 +56,7 @@ class Attempt:
         self.draws = draws(node)
         self.comparable = not (self.draws or is_unset(self.op))  # otherwise only shape and dtype are compared
         try:
-            self.expected = expected_per_lane(self.op, args, kwargs, self.lanes, written)
+            self.expected, self.left = expected_per_lane(self.op, args, kwargs, self.lanes, written)
         except Exception as error:
             raise WidenFailed(f"{self.op} cannot run lane by lane: {one_line(error)}") from error
         if self.draws and self.op not in SEEDED:
@@ -148,6 +148,11 @@ class Attempt:
     def _difference(self, result: Val) -> str | None:
         if self.draws and not result.wide:
             return "draws once for all lanes"
+        for tensor, left in zip(self.written, self.left, strict=True):
+            # A result that is the written tensor is compared below.
+            problem = tensors_differ(tensor, left) if self.comparable and tensor is not result.value else None
+            if problem:
+                return f"what it writes {problem}"
         return differs(result, self.expected, self.lanes, used_results(self.node), self.comparable)
 
     def _take_back(self, mark: int) -> None:

@@ -28,12 +28,15 @@ def probe_values(tree: Any, copies: dict[int, Tensor]) -> Any:
     return map_leaves(value, tree)
 
 
-def expected_per_lane(op: Any, args: Any, kwargs: Any, n: int, written: Sequence[Tensor]) -> Any:
-    """Return the result of the member's op lane by lane, stacked."""
+def expected_per_lane(
+    op: Any, args: Any, kwargs: Any, n: int, written: Sequence[Tensor]
+) -> tuple[Any, list[Tensor]]:
+    """Return the result of the member's op lane by lane, stacked, and what it leaves in `written`."""
     copies = {id(w): w.clone() for w in written}
     args_values, kwargs_values = probe_values(args, copies), probe_values(kwargs, copies)
     flags = wide_flags((args, kwargs))
-    return stack_results([lane_call(op, flags, lane, args_values, kwargs_values) for lane in range(n)])
+    results = [lane_call(op, flags, lane, args_values, kwargs_values) for lane in range(n)]
+    return stack_results(results), [copies[id(w)] for w in written]
 
 
 def differs(
@@ -121,7 +124,7 @@ def gradients_of(run: Callable[[Any, Any], Any], values: Any) -> list[Tensor | N
 def check_whole_graph(
     captured: Any, probe: Any, wide_states: Any, wide_inputs: Any, outputs: list[Val]
 ) -> None:
-    """Run a graph with writes again lane by lane, and compare the outputs.
+    """Run a graph that writes what it has views of again lane by lane, and compare the outputs.
 
     The check of each node uses the lane graph's own values, so it cannot detect a write that does not reach a
     view of the same memory.

@@ -10,7 +10,13 @@ import torch
 from torch import Tensor, fx
 
 from ..capture import OPAQUE, Captured, module_path
-from ..capture.aliases import root_of, roots_written_through_reshape, written_args, written_roots
+from ..capture.aliases import (
+    root_of,
+    roots_written_through_reshape,
+    writes_after_views,
+    written_args,
+    written_roots,
+)
 from ..capture.cleanup import enter_autocast, exit_autocast
 from ..errors import ValidationError, one_line
 from ..lane_values import LaneValues
@@ -116,7 +122,7 @@ class _Walk:
                 if dead.op != "placeholder":
                     self.env[dead] = _forget(self.env[dead])
         self.graph.output(tuple(o.node for o in outputs))
-        if self.written:
+        if writes_after_views(self.captured.graph):
             try:
                 check_whole_graph(self.captured, self.probe, self.wide_states, self.wide_inputs, outputs)
             except WholeGraphDiffers as error:
