@@ -88,6 +88,15 @@ def test_larger_calls_after_small_ones_are_looked_at_soon():
     raise AssertionError(str(fast.explain()))
 
 
+def test_empty_lists_are_not_looked_at_each_time(monkeypatch):
+    looks, own = [], Schedule.enter
+    monkeypatch.setattr(Schedule, "enter", lambda self: looks.append(1) or own(self))
+    fast = jit(short)
+    for _ in range(1000):
+        fast([])
+    assert 1 < len(looks) < 300
+
+
 def plain_loops(xs):
     print(end="")
     return [print(end="") for x in xs]
