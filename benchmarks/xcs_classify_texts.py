@@ -11,6 +11,7 @@ benchmarks/results/xcs_classify_texts.json.
 
 import itertools
 import json
+import sys
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -26,6 +27,8 @@ from transformers import BertConfig, BertModel
 from wide_compiler.benchmark.document import provenance
 from wide_compiler.measure import interleaved
 from wide_compiler.xcs import jit, module
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 from xcs import oracle
 
 RESULTS = Path(__file__).with_name("results") / "xcs_classify_texts.json"

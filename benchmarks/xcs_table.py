@@ -142,9 +142,8 @@ def first_call(pattern):
     try:
         with torch.no_grad():
             for _ in range(4):
-                fast = jit(pattern.function)
                 start = time.perf_counter()
-                getattr(fast, "__xcs__", None) and fast.__xcs__.prepared()
+                fast = jit(pattern.function)
                 parse = time.perf_counter() - start
                 call = quiet(fast, pattern, pattern.large)
                 start = time.perf_counter()

@@ -20,14 +20,14 @@ class World:
     """A site whose plain loop takes 0.1 s, and a rung that takes as long as it is told to."""
 
     def __init__(self, monkeypatch, rung_item, fails=False):
-        self.now, self.rung_item, self.fails = 0.0, rung_item, fails
+        self.now, self.rung_item, self.rung_call, self.fails = 0.0, rung_item, 0.0, fails
         self.budget, self.costs = Budget(), Costs()
         self.whole, self.trials = [], []  # calls that the rung ran; when it was tried, and for how long
         self.rung = Rung("fast", lambda work: True, self.run, 1e-3)
         monkeypatch.setattr(clock, "now", lambda: self.now)
 
     def run(self, work):
-        self.now += self.rung_item * work.items.n
+        self.now += self.rung_item * work.items.n + self.rung_call
         if self.fails:
             raise Bail("it cannot")
         return [2.0 * x for x in work.items.columns[0]]
@@ -67,6 +67,13 @@ def test_a_rung_that_wins_runs_from_then_on(monkeypatch):
     world = World(monkeypatch, 0.1 * ITEM)
     world.calls(500)
     assert len(world.trials) == 1 and len(world.whole) > 490
+
+
+def test_what_a_call_costs_and_what_an_item_costs_are_told_apart(monkeypatch):
+    world = World(monkeypatch, 0.0)
+    world.rung_call = 40 * ITEM  # for a quarter of the items too, so that a call of all takes 40% of the loop
+    world.calls(500)
+    assert len(world.trials) == 1 and len(world.whole) > 480
 
 
 def test_a_rung_that_became_slow_is_left_and_found_again(monkeypatch):

@@ -45,6 +45,20 @@ def test_looks_are_paid_from_a_share_of_the_loop_s_time():
     assert 8 / LOOKS <= skipped <= MOST
 
 
+def test_a_plain_loop_that_is_only_timed_again_is_no_reason_to_pause():
+    schedule = Schedule(measure=True, never=False)
+    for _ in range(3):
+        schedule.enter()
+        schedule.rest(1e-4, 1e-4)
+    assert paused(schedule)
+    schedule.enter()
+    schedule.gained()
+    schedule.leave()
+    schedule.enter()
+    schedule.rest(1e-4, 1e-4)
+    assert not paused(schedule)
+
+
 def test_items_are_not_looked_at_before_that_can_pay(monkeypatch):
     def run(pairs):
         return [a + b for a, b in pairs]
@@ -72,6 +86,15 @@ def test_larger_calls_after_small_ones_are_looked_at_soon():
         if any("numpy lanes" in counts for counts in fast.stats().values()):
             return
     raise AssertionError(str(fast.explain()))
+
+
+def test_empty_lists_are_not_looked_at_each_time(monkeypatch):
+    looks, own = [], Schedule.enter
+    monkeypatch.setattr(Schedule, "enter", lambda self: looks.append(1) or own(self))
+    fast = jit(short)
+    for _ in range(1000):
+        fast([])
+    assert 1 < len(looks) < 300
 
 
 def plain_loops(xs):

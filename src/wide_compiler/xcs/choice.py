@@ -106,7 +106,8 @@ def _affords(work: Work, rung: "Rung", record: RungCosts) -> bool:
 def _tried(work: Work, rung: "Rung", record: RungCosts, plain: float) -> float | None:
     """Return the estimated seconds of a rung for all items; None if it fails.
 
-    The rung runs a few items to build what it needs (compilation, caches), then a part of the items is timed.
+    The rung runs a few items to build what it needs (compilation, caches). Then these and a part of the items
+    are timed, which tells what a call costs and what an item costs.
     """
     n, gpu = work.items.n, gpu_of(work)
     part = n // PART if n >= 4 * PART else n
@@ -119,10 +120,13 @@ def _tried(work: Work, rung: "Rung", record: RungCosts, plain: float) -> float |
         if gpu is not None:
             expected = 0.0 if _wins(few, rung, gpu) else plain
         else:
-            some, start = _part(work, part), clock.now()
-            rung.run(some)
-            record.recent = [(clock.now() - start, part)]
+            small = _seconds(rung, few)
+            record.recent = [(small, few.items.n)]
             expected = record.predicted(n)
+            if part > FEW and small < plain:
+                large = _seconds(rung, _part(work, part))
+                expected = large + max(large - small, 0.0) * (n - part) / (part - FEW)
+                record.recent = [(expected, n)]
     except (Bail, Exception) as error:
         why = _reason(error)
     seconds = clock.now() - began
@@ -130,6 +134,12 @@ def _tried(work: Work, rung: "Rung", record: RungCosts, plain: float) -> float |
     if expected is None or not beats(expected, plain):
         record.lost(seconds, why)
     return expected
+
+
+def _seconds(rung: "Rung", work: Work) -> float:
+    began = clock.now()
+    rung.run(work)
+    return clock.now() - began
 
 
 def _part(work: Work, count: int) -> Work:

@@ -138,18 +138,20 @@ class Schedule:
     def rest(self, looked: float, plain: float, missing: float = 0.0) -> None:
         """Pause until the time spent on examining is a small fraction of the plain loop's time.
 
+        There is no pause after a gain, since the plain loop may have run just to be timed.
+
         Args:
-            looked, plain: seconds that this examination, and the plain loop, took.
+            looked, plain: seconds that this examination, and the plain loop, took (0 if unknown).
             missing: seconds in the plain loop until the next step is affordable, if known.
         """
         if self.measure and self._entered:
             # Varying lengths, so that among calls that alternate not always the same one is examined.
             self._turn = (self._turn + 0.618) % 1.0
             self._fruitless += 1
-            plain = max(plain, 3e-7)
-            least = (0.5 + self._turn) * looked / (LOOKS * plain)
+            most, plain = 8 * MOST if plain else MOST, max(plain, 3e-7)
+            least = (0.5 + self._turn) * looked / (LOOKS * plain) if self._fruitless > 1 else 0.0
             grown = missing / plain if missing else least * 2.0 ** min(max(self._fruitless - PATIENT, 0), 4)
-            self.pause(int(min(max(least, min(grown, max(MOST, PAUSE / plain))), 8 * MOST)))
+            self.pause(int(min(max(least, min(grown, max(MOST, PAUSE / plain))), most)))
 
     def gained(self) -> None:
         """Record that an examination led to a gain."""

@@ -37,6 +37,7 @@ OURS = (Exception, Bail, Diverge)  # not KeyboardInterrupt and SystemExit
 PLANS = 4
 # Maximum number of iterations of nested loops in a comprehension, since all of them are listed first.
 MOST_ROUNDS = 2**20
+TYPICAL = 1e-4  # seconds of a loop that is worth a look: how often empty lists are looked at
 WATCHED = 1e-8  # overhead of timing the plain loop, in seconds per item
 # Expected by `items_of`.
 NO_ITEMS = (
@@ -247,6 +248,8 @@ class Site:
                 self.schedule.rest(clock.now() - call.looked, 0.0)
             return
         if items.n < 2:
+            if not self.plans:  # larger calls of a site that gains are not to be missed
+                self.schedule.rest(clock.now() - call.looked, TYPICAL)
             return self.went_plain("it has fewer than two items")
         paid, statements = self.budget.used, self.text.kind == "statements"
         plan, seen = self.plan_for(functions, self.text.bodies, () if statements else items.columns)
