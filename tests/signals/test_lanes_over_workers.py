@@ -241,3 +241,16 @@ def test_the_core_knows_nothing_of_signals():
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert told.stdout.strip() == "False", told.stderr
     assert training.fit is fit
+
+
+def test_held_lanes_keep_their_buffers_in_a_training_step(workers):
+    here, there = here_and_there(normed, lanes=4)
+    (x, target), *_ = batches(1)
+    for wide in (here, there):
+        wide.train().hold_lanes([1, 2])
+        for _ in range(2):
+            loss(wide.shared(x), target).sum().backward()
+    for (name, p), (_, q) in zip(there.named_buffers(), here.named_buffers(), strict=True):
+        torch.testing.assert_close(p.cpu(), q, rtol=1e-5, atol=1e-6, msg=lambda m, n=name: f"{n}: {m}")
+    running = there.get_buffer("1.running_mean").cpu()
+    assert not running[[1, 2]].any() and running[[0, 3]].all()
