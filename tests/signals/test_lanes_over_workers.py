@@ -241,3 +241,49 @@ def test_the_core_knows_nothing_of_signals():
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert told.stdout.strip() == "False", told.stderr
     assert training.fit is fit
+
+
+def test_held_lanes_keep_their_buffers_in_a_training_step(workers):
+    here, there = here_and_there(normed, lanes=4)
+    (x, target), *_ = batches(1)
+    for wide in (here, there):
+        wide.train().hold_lanes([1, 2])
+        for _ in range(2):
+            loss(wide.shared(x), target).sum().backward()
+    for (name, p), (_, q) in zip(there.named_buffers(), here.named_buffers(), strict=True):
+        torch.testing.assert_close(p.cpu(), q, rtol=1e-5, atol=1e-6, msg=lambda m, n=name: f"{n}: {m}")
+    running = there.get_buffer("1.running_mean").cpu()
+    assert not running[[1, 2]].any() and running[[0, 3]].all()
+
+
+def _sent_in_a_context(name):
+    def send(buffer):
+        with gt.signal.context(name):
+            return gt.tensor(buffer.cpu().clone())
+
+    return send
+
+
+REPLACED = {
+    "plain": lambda buffer: buffer.cpu().clone(),
+    "another layout": lambda buffer: buffer.index_copy(0, torch.tensor([1]), buffer.cpu()[1:2].clone()),
+    "same workers": _sent_in_a_context("population"),
+    "other workers": _sent_in_a_context("alone"),
+}
+
+
+@pytest.mark.parametrize("how", [*REPLACED, "all plain"])
+def test_writes_reach_a_buffer_that_was_replaced(workers, how):
+    signal("alone", [3])
+    here, there = here_and_there(normed, lanes=4)
+    (x, _), *_ = batches(1)
+    for _ in range(3):
+        for wide in (here, there):
+            wide.train().shared(x)
+        if how == "all plain":
+            there.load_state_dict({k: v.cpu().clone() for k, v in there.state_dict().items()}, assign=True)
+        else:
+            norm = there.get_submodule("1")
+            norm.running_mean = REPLACED[how](norm.running_mean.detach())
+    for (name, p), (_, q) in zip(there.named_buffers(), here.named_buffers(), strict=True):
+        torch.testing.assert_close(p.cpu(), q, rtol=1e-5, atol=1e-6, msg=lambda m, n=name: f"{n}: {m}")

@@ -222,3 +222,12 @@ def test_gradient_hooks_of_parameters_stay_when_the_module_is_adopted(register):
         loss.backward()
         alone(x).square().mean().backward()
         torch.testing.assert_close(model.weight.grad.cpu(), alone.weight.grad)
+
+
+def test_a_plain_module_copied_in_a_context_stays_plain():
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    with gt.signal.context(signal("dp", [0, 1])):
+        twin = copy.deepcopy(model)
+    for mine, own in zip(twin.state_dict().values(), model.state_dict().values(), strict=True):
+        assert type(mine) is torch.Tensor and torch.equal(mine, own)
+        assert mine.data_ptr() != own.data_ptr()

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..remote_tensors import memory_id
+
 
 class FrozenLanes:
     """Lanes with frozen buffers; none at first."""
@@ -36,5 +38,9 @@ class FrozenLanes:
             return
         with torch.no_grad():
             for buffer, lanes, kept in rows:
-                # `.data` avoids the version counter, so a backward that saved the buffer does not fail.
-                buffer.data.index_copy_(0, lanes, kept)
+                # Backward may have saved the buffer and counts writes: `.data` avoids the counter here; on
+                # workers only other memory does.
+                if memory_id(buffer) is None:
+                    buffer.data.index_copy_(0, lanes, kept)
+                else:
+                    buffer.data = buffer.data.index_copy(0, lanes, kept)

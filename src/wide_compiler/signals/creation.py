@@ -73,7 +73,7 @@ def is_creation(func: Op) -> bool:
 
 
 def _read_in() -> bool:
-    """Return whether the caller loads or unpickles data; such tensors stay in the script's process."""
+    """Return whether the caller loads, unpickles or copies data, which stays in the script's process."""
     frame: Any = sys._getframe(2)
     while frame is not None and frame.f_code.co_filename.startswith(OURS):
         if frame.f_code.co_filename.startswith(_READERS):
@@ -84,7 +84,8 @@ def _read_in() -> bool:
 
 _TORCH = Path(torch.__file__).parent
 _READERS = tuple(
-    str(_TORCH / name) for name in ("utils/data", "_utils.py", "serialization.py", "multiprocessing")
+    str(_TORCH / name)
+    for name in ("utils/data", "_utils.py", "serialization.py", "storage.py", "multiprocessing")
 )
 
 

@@ -42,6 +42,7 @@ class LaneRunner:
         self.lanes = tuple([lanes[i] for i in self.positions])
         feeds = [graph.feeds[i] for i in self.positions]
         written = [i for i, (kind, key) in enumerate(feeds) if kind == "state" and key in graph.writes]
+        self.written, self.here = written, graph.module
         self.metas, self.learning = _try(graph, arguments, self.positions, n)
         counts = [i for i, (kind, _) in enumerate(graph.feeds) if kind == "n"]
         fixed = {i: a for i, a in enumerate(arguments) if i not in self.positions}
@@ -69,6 +70,8 @@ class LaneRunner:
 
     def __call__(self, *arguments: Any) -> tuple[Tensor, ...]:
         tensors = [arguments[i] for i in self.positions]
+        if not any(l and isinstance(x, SignalTensor) for x, l in zip(tensors, self.lanes, strict=True)):
+            return self.here(*arguments)  # all lanes were brought back, as by `load_state_dict(assign=True)`
         return _LaneGraphCall.apply(self, *tensors)
 
     def placed(self, tensors: tuple[Tensor, ...]) -> tuple[Mesh, Axes, list[SignalTensor]]:
@@ -119,6 +122,11 @@ class _LaneGraphCall(torch.autograd.Function):
         content = (number, inputs, outputs, tuple(needs))
         with _labelled(mesh):
             engine.record("lanes", content, mesh.workers, "lanes", inputs, outputs)
+        for i in runner.written:
+            if handles[i] is not tensors[i]:  # a copy of a tensor that lies elsewhere was written
+                tensors[i].data.copy_(
+                    handles[i] if isinstance(tensors[i], SignalTensor) else handles[i].cpu()
+                )
         ctx.mark_non_differentiable(*[x for x, d in zip(made, runner.learning, strict=True) if not d])
         return tuple(made)
 

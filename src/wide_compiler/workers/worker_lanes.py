@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
 from .layout import Axes
-from .sharded_value import ShardedValue, local_of, placements_of
+from .sharded_value import ShardedValue, laid_out, local_of, placements_of
 from .worker_state import WorkerState
 
 
@@ -121,7 +121,7 @@ class LaneInstructions(WorkerState):
             results = list(graph.run(*graph.arguments(shards)))
         for position in graph.code.written:
             if isinstance(values[position], ShardedValue):
-                values[position].root.writes += 1
+                self._store_written(values[position], shards[position], graph, graph.code.lanes[position])
         for out, result, (shape, stride) in zip(outputs, results, graph.code.outputs, strict=False):
             self.values[out] = self._kept(result.detach(), graph, placements_of(graph.axes), shape, stride)
         if learns:
@@ -156,6 +156,16 @@ class LaneInstructions(WorkerState):
             if not lanes:
                 places = [Partial() if isinstance(p, Shard) else p for p in places]
             self.values[out] = self._kept(gradient.detach(), graph, places, shape, stride)
+
+    def _store_written(self, value: ShardedValue, shard: Tensor, graph: LocalLaneGraph, lanes: bool) -> None:
+        """Take over what the graph wrote into its shard, a copy if the value is laid out in another way."""
+        if value.aliases and shard is local_of(value.current()):
+            value.root.writes += 1
+            return
+        mesh = self.meshes[graph.mesh].devices
+        assert mesh is not None
+        axes = graph.axes if lanes else (None,) * len(graph.axes)
+        value.store(laid_out(shard, mesh, axes, tuple(value.current().shape)))
 
     def _shard(self, value: Any, graph: LocalLaneGraph, lanes: bool) -> Tensor:
         """Return this worker's lanes of a value, or the whole value if it is shared."""
