@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from .. import _tree
 from ..guards import ModuleGuard
-from ..lanes import hand_out
+from ..lanes import hand_out, own_gradient
 from ..measure.contest import Written
 from ..model.chooser import Tuned
 from ..model.plan_builder import CallPlan
@@ -51,7 +51,7 @@ class Source:
                 own = self.tensors()
                 stack = FromMemory.apply(self.memory, *own) if own[0].requires_grad else self.memory.data
                 return lent.lend(stack, own)
-        return torch.stack(self.tensors())
+        return own_gradient(torch.stack(self.tensors()))
 
 
 class Fused:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import ArgumentError, InputError
+from ..lanes import own_gradient
 
 Opinions = Mapping[str, Tensor] | Iterable[Tensor]
 
@@ -24,7 +25,7 @@ def stack_opinions(opinions: Opinions, towers: int | None = None) -> Tensor:
             )
     if towers is not None and len(named) != towers:
         raise InputError(f"opinions: expected {towers}, one per tower, got {len(named)}")
-    return torch.stack(list(named.values()))
+    return own_gradient(torch.stack(list(named.values())))
 
 
 class MeanFusion(nn.Module):

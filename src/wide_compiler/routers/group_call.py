@@ -12,6 +12,7 @@ from ..capture import Captured
 from ..capture.aliases import root_of
 from ..config import WideConfig
 from ..guards.modes import plain_world
+from ..lanes import own_gradient
 from ..model.program import Call
 from .branches import Branch
 from .calls import Calls, KnownCalls, without_history
@@ -92,7 +93,8 @@ class GroupCall:
 
     def _joined(self, tensors: list[list[Tensor]]) -> list[Tensor]:
         columns = list(zip(*tensors, strict=True))
-        return [c[0] if shared else torch.stack(c) for c, shared in zip(columns, self.shared, strict=True)]
+        pairs = zip(columns, self.shared, strict=True)
+        return [column[0] if shared else own_gradient(torch.stack(column)) for column, shared in pairs]
 
     def _calls(self, tensors: list[list[Tensor]], sizes: list[int], joined: Sequence[Tensor]) -> Calls:
         leaves = self.opaque.leaves(list(joined), sizes)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from ..capture import CaptureFailed, Slot, canonical_names, slots
 from ..capture.state import home_of
 from ..errors import AlignmentError
+from ..lanes import own_gradient
 from ..model.members import Skeletons, hooks_lost, is_one_object
 
 
@@ -59,8 +60,9 @@ class ModuleLanes:
     def tensors(self) -> dict[str, Tensor]:
         """Canonical path -> tensor, `[N, ...]` where lanes have their own."""
         return {
-            place.path: torch.stack(place.tensors) if place.path in self.wide_states else place.tensors[0]
+            place.path: own_gradient(torch.stack(place.tensors)) if wide else place.tensors[0]
             for place in self.places
+            for wide in [place.path in self.wide_states]
         }
 
     def capture_state(self, lane: int, path: str) -> Tensor:

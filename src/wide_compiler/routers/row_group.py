@@ -12,6 +12,7 @@ from ..capture.state import has_gradient_hooks
 from ..config import WideConfig
 from ..guards import ModuleGuard
 from ..guards.modes import ambient_modes
+from ..lanes import own_gradient
 from ..measure.contest import Candidate, Contest
 from ..measure.store import circumstances
 from ..model.program import Call, WideProgram
@@ -97,7 +98,7 @@ class RowGroup:
         """
         most = max(counts)
         if min(counts) == most:
-            return torch.stack(list(inputs))
+            return own_gradient(torch.stack(list(inputs)))
         if self.zeros_are_harmless:
             return nn.utils.rnn.pad_sequence(list(inputs), batch_first=True)
         places, start = [], 0

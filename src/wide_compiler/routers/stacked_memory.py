@@ -102,7 +102,7 @@ class FromMemory(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        return (None, *gradient.unbind(0))
+        return (None, *gradient.clone().unbind(0))  # see `lanes.own_gradient`
 
 
 class Lent:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from .. import _tree
 from ..guards.modes import ambient_modes
-from ..lanes import hand_out
+from ..lanes import hand_out, own_gradient
 from ..model.isolation import made_up
 from ..model.members import hooks_lost
 from ..model.program import Call, WideProgram
@@ -57,7 +57,7 @@ class TracedStep:
             arguments[position] = tensors[index]
         for position, place, name, wide, is_written in self.states:
             each = [getattr(walk(tower, place), name) for tower in (own if wide else own[:1])]
-            arguments[position] = torch.stack(each) if wide else each[0]
+            arguments[position] = own_gradient(torch.stack(each)) if wide else each[0]
             if is_written:
                 written.append((arguments[position], each))
         assert self.program is not None
