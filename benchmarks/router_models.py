@@ -234,7 +234,10 @@ def main():
             f"{row['why'] or row['in_pieces'][:80]}",
             flush=True,
         )
-        head = {**provenance(torch.device(options.device)), "cores": os.cpu_count()}
+        command = (
+            f"python benchmarks/router_models.py --device {options.device} --seconds {options.seconds:g}"
+        )
+        head = {**provenance(torch.device(options.device), command), "cores": os.cpu_count()}
         ordered = [rows[key] for key in order if key in rows]
         path.write_text(json.dumps({**head, "rows": ordered}, indent=1) + "\n")
     page()

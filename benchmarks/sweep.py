@@ -59,7 +59,12 @@ SHORT_LIFE = {"eval", "train", "train again", "eval after training", "lane(i)", 
 QUICK_LIFE = {"eval", "train", "train again", "eval after training"}
 BATCHES = (4, 4, 3)  # two pictures make a norm over them ill-conditioned
 # Models that compute a part (variances, scores of experts) in single precision, or turn a parameter to it.
-SINGLE_INSIDE = {"timm:test_efficientnet_evos": 1e-4, "timm:efficientvit_b0": 1e-4, "hf:deepseek_v3": 1e-4}
+SINGLE_INSIDE = {
+    "timm:test_efficientnet_evos": 1e-4,
+    "timm:efficientvit_b0": 1e-4,
+    "hf:deepseek_v3": 1e-4,
+    "timm:deepseek_vit_412m": 1e-4,
+}
 SINGLE_ONLY = {"hf:switch_transformers", "hf:xglm", "torchvision:raft_small"}
 RTOL = 1e-7  # or ten times `rounding`
 LEARNING_RATE = 0.01
