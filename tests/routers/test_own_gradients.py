@@ -1,4 +1,4 @@
-"""Two parameters that are added to each other get gradients of their own: a second backward adds to each once."""
+"""Parameters that are added to each other get gradients of their own: a second backward adds to each once."""
 
 import copy
 

@@ -210,6 +210,29 @@ def test_one_input_for_each(action, learns):
     assert world.wide == 1
 
 
+class SumOfParameters(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.u, self.v = nn.Parameter(torch.randn(4)), nn.Parameter(torch.randn(4))
+
+    def forward(self, x, y):
+        return (x + y) * (self.u + self.v)
+
+
+def test_gradients_of_sums_share_no_memory():
+    """Accumulation writes into `.grad`, so a second backward would add to both summands what each gets."""
+    world, found = World(SumOfParameters, plain=mixed), []
+    for function, models in ((world.fast, world.models), (world.plain, world.twins)):
+        torch.manual_seed(1)
+        xs, y = [torch.randn(2, 4, requires_grad=True) for _ in models], torch.randn(2, 4, requires_grad=True)
+        for _ in range(3):
+            all_at_once(function(models, xs, y), models)
+        found.append([t.grad for t in (*xs, y, *(p for m in models for p in m.parameters()))])
+    assert world.wide == 3
+    for got, wanted in zip(*found, strict=True):
+        torch.testing.assert_close(got, wanted)
+
+
 @pytest.mark.parametrize("action", [all_at_once, one_only, written_in_place])
 def test_shared_and_own_inputs_together(action):
     world = World(Sum, plain=mixed)

@@ -121,8 +121,8 @@ class LaneCall:
                 if len(column) > 1:
                     torch.stack(column, out=copy.data)
             leaves, retain = [leaf for leaf, _ in self.leaves], keep or len(self.freed) < n
-            found = _apart(torch.autograd.grad(self.out, leaves, stacked, retain, allow_unused=True))
-            rows = zip(found, self.leaves, strict=True)
+            own = _apart(torch.autograd.grad(self.out, leaves, stacked, retain, allow_unused=True))
+            rows = zip(own, self.leaves, strict=True)
             gradients = [
                 [g] if len(column) == 1 else [None] * n if g is None else [*g] for g, (_, column) in rows
             ]
