@@ -401,8 +401,8 @@ class WiderLife(Life):
         kinds = {type(b) for m in self.loop.modules for b in m.blocks}
         keeps = {*random_lives.RARE, History, Counts, Lstm, BufferView, Spectral, OldSpectral}
         keeps |= {random_lives.CountsInBuffer, random_lives.Checkpointed}
-        if kinds & keeps or self.takes_scale or self.writes_inputs() or self.name in ONE_INPUT:
-            return self.call()  # routers decide in a first call what runs in the second
+        if kinds & keeps or self.takes_scale or self.writes_inputs():
+            return self.call()
         reentrant, batch = self.random.random() < 0.3, self.random.choice([1, 1, 3])
         if self.training:
             batch = 3

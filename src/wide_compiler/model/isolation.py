@@ -39,7 +39,7 @@ def isolated_from_transforms() -> Iterator[None]:
         _disable_current_modes(),
         torch._guards.tracing(None),
         _no_function_modes_of_torch(),
-        _no_saved_tensors_hooks(),
+        no_saved_tensors_hooks(),
         _no_jit_trace(),
         _kept_export_state(),
     ):
@@ -71,7 +71,7 @@ def _no_function_modes_of_torch() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _no_saved_tensors_hooks() -> Iterator[None]:
+def no_saved_tensors_hooks() -> Iterator[None]:
     """Context manager without saved-tensor hooks; activation checkpointing counts saved tensors by them."""
     hooks = []
     while (top := _autograd._top_saved_tensors_default_hooks(False)) is not None:

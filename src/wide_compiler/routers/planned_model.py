@@ -10,6 +10,7 @@ from .._dynamo_marks import TracedStore, constant_result
 from ..capture.lock import CAPTURE
 from ..config import WideConfig
 from ..guards.modes import ambient_modes, plain_world
+from ..model.isolation import no_saved_tensors_hooks
 from ..model.program import Call
 from .branch_programs import BranchPrograms, judge_model
 from .calls import KnownCalls, call_of, first_that, tensors_in
@@ -96,6 +97,7 @@ class PlannedModel(nn.Module):
             self._calls.clear()
             return self.original(*args, **kwargs)
 
+    @no_saved_tensors_hooks()
     def settle(self, call: Call) -> Ran:
         """Return the program for a call: cached, or built, compared with the original, and timed."""
         with CAPTURE:  # one thread at a time builds plans

@@ -15,6 +15,7 @@ from ..guards.modes import ambient_modes
 from ..lanes import own_gradient
 from ..measure.contest import Candidate, Contest
 from ..measure.store import circumstances
+from ..model.isolation import no_saved_tensors_hooks
 from ..model.program import Call, WideProgram
 from ..model.routes import Routes
 from .calls import without_history
@@ -68,6 +69,7 @@ class RowGroup:
         outputs, most = fused([self._filled(inputs, counts)]), max(counts)
         return [output if n == most else output[:n] for output, n in zip(outputs, counts, strict=True)]
 
+    @no_saved_tensors_hooks()
     def settle(self, lanes: Sequence[int], inputs: Sequence[Tensor]) -> Verdict:
         """Decide how calls like this one run."""
         counts = [x.shape[0] if x.dim() else 0 for x in inputs]

@@ -10,6 +10,7 @@ from ..capture import CaptureFailed
 from ..config import WideConfig
 from ..guards import ModuleGuard
 from ..guards.modes import ambient_modes, no_inference_mode, plain_world
+from ..model.isolation import no_saved_tensors_hooks
 from ..model.program import Call, WideProgram
 from ..model.routes import Routes
 from .cache_output import CACHE_READ, CacheAsOutput
@@ -161,6 +162,7 @@ class VMapTowerGroup:
                 own = (self.config, self.guard, self.memory, self.idle)
                 self.parts.append((VMapTowerGroup(names, towers, *own), members))
 
+    @no_saved_tensors_hooks()
     def _route(self, lanes: Lanes, calls: Calls) -> "GroupRoute":
         route = GroupRoute(self, lanes)
         program = self.program(calls.call)
