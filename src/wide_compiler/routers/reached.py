@@ -54,8 +54,11 @@ class Reached:
 
     def _stacks(self, node: Any) -> Iterator[Any]:
         """Return the nodes of the forward that stack the towers' parameters, or inputs of their own."""
-        joined = [self.inputs[i] for i, wide in enumerate(self.fused.wide_inputs) if wide]
-        yield from (stack for stack in joined if stack is not None and len(stack.next_functions) == self.n)
+        for joined in [self.inputs[i] for i, wide in enumerate(self.fused.wide_inputs) if wide]:
+            while joined is not None and len(joined.next_functions) == 1:  # the view of `lanes.own_gradient`
+                joined = joined.next_functions[0][0]
+            if joined is not None and len(joined.next_functions) == self.n:
+                yield joined
         parameters = {id(t) for source in self.fused.sources for t in source.tensors()}
         known = {node, *self.inputs}
         left = [node]
