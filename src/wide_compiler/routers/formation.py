@@ -10,6 +10,7 @@ from torch import nn
 from ..capture import CaptureFailed, structure
 from ..config import WideConfig
 from ..guards import ModuleGuard
+from ..model.isolation import no_saved_tensors_hooks
 from .calls import Calls
 from .idle_children import sorted_by_use
 from .order import in_order, others_can_see
@@ -67,6 +68,7 @@ class Formation:
         """Return whether the formation is still valid for these towers."""
         return self.towers == towers and self.guard.holds()
 
+    @no_saved_tensors_hooks()
     def plan(self, names: tuple[str, ...], args: tuple, kwargs: dict) -> "TowerPlan":
         """Return how the named towers run such a call."""
         if self.may_merge:
