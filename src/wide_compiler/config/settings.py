@@ -10,7 +10,7 @@ SETTINGS: dict[str, tuple[str, str]] = {
     "DEBUG_DISPATCHER": ("GT_DEBUG_DISPATCHER", "1 writes to stderr where each op goes"),
     "HANG_SECONDS": ("GT_HANG_SECONDS", "a worker that takes longer for one instruction counts as hung"),
     "INSTRUCTION_LOG": ("GT_INSTRUCTION_LOG", "file for one line per worker and instruction"),
-    "SILENCE_SECONDS": ("GT_SILENCE_SECONDS", "a worker that is silent for longer counts as dead"),
+    "SILENCE_SECONDS": ("GT_SILENCE_SECONDS", "a worker that is silent for longer counts as hung"),
     "VALIDATE": ("XCS_CHECK", "1 compares every call of a @jit site with plain Python"),
     "WORKERS": ("GT_WORKERS", "how many workers signals start; 0 for none, 'ray' for actors"),
 }
