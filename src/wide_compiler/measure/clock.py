@@ -89,7 +89,7 @@ def _samples(
     on_round: Callable[[int], None] | None = None,
     rounds_at_least: int = 3,
     sample_seconds: float | None = None,
-    timer: Callable[[], float] = now,
+    timer: Callable[[], float] | None = None,
 ) -> dict[str, list[float]]:
     sample_seconds = sample_seconds or (GPU_SAMPLE_SECONDS if cuda else SAMPLE_SECONDS)
     started = now()
@@ -118,7 +118,10 @@ def _medians(samples: dict[str, list[float]]) -> dict[str, float]:
     return {name: statistics.median(taken) for name, taken in samples.items()}
 
 
-def _sample(call: Callable[[], Any], repeats: int, cuda: bool, timer: Callable[[], float] = now) -> float:
+def _sample(
+    call: Callable[[], Any], repeats: int, cuda: bool, timer: Callable[[], float] | None = None
+) -> float:
+    timer = timer or now
     if cuda:
         torch.cuda.synchronize()
     start = timer()
