@@ -188,7 +188,8 @@ def live(row: Row, models: list[nn.Module], batches: list[Lanes], rtol: float) -
         seconds, clock = time.process_time() - clock, time.process_time()
         row["life"].append({"phase": phase.name, "worst": phase.report.worst, "seconds": round(seconds, 2)})
         if phase.difference is not None and "rounding" not in row:
-            row["rounding"] = rounding(models[0], [batch[0] for batch in batches])
+            each = ((model, [batch[lane] for batch in batches]) for lane, model in enumerate(models))
+            row["rounding"] = max(rounding(model, inputs) for model, inputs in each)
         within = phase.report.worst <= 10 * row.get("rounding", 0.0)
         if phase.difference is not None and not within and row["verdict"] == "equal":
             row.update(verdict="differs", phase=phase.name, what=str(phase.difference))
@@ -206,8 +207,9 @@ def live(row: Row, models: list[nn.Module], batches: list[Lanes], rtol: float) -
 
 
 def rounding(model: nn.Module, inputs: Lanes) -> float:
-    """How far a member alone moves, relatively, in a few training steps if its weights are off by their last
-    digit: deep nets with norms over few numbers magnify that, and no two ways of computing agree better."""
+    """How far a member alone moves, relatively, in a few training steps and in evaluation after them, if its
+    weights are off by their last digit: deep nets with norms over few numbers magnify that, and no two ways
+    of computing agree better."""
     seen = []
     for last_digit in (0.0, torch.finfo(torch.float64).eps):
         member = oracle.clone_members([model])[0]
@@ -221,11 +223,15 @@ def rounding(model: nn.Module, inputs: Lanes) -> float:
             output = member(*args, **kwargs)
             oracle.backward_mean([output])
             optimiser.step()
-        seen.append((output, {name: p.grad for name, p in member.named_parameters() if p.grad is not None}))
+        with torch.no_grad():  # the life compares evaluation after training too
+            evaluated = member.eval()(*args, **kwargs)
+        gradients = {name: p.grad for name, p in member.named_parameters() if p.grad is not None}
+        seen.append((output, evaluated, gradients))
     report = oracle.Report()
-    compare_outputs(report, 0, seen[1][0], seen[0][0])
-    for name, gradient in seen[0][1].items():
-        report.compare("gradient", name, 0, seen[1][1][name], gradient)
+    for one, other in zip(seen[1][:2], seen[0][:2], strict=True):
+        compare_outputs(report, 0, one, other)
+    for name, gradient in seen[0][2].items():
+        report.compare("gradient", name, 0, seen[1][2][name], gradient)
     oracle.report.raise_tiny_scales(report.differences)
     return report.worst
 
