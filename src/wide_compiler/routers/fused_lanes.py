@@ -49,9 +49,11 @@ class Source:
                 return lent.lend(self.leaf.leaf, self.leaf.parameters)
             if lent is not None and self.is_large:
                 own = self.tensors()
-                stack = FromMemory.apply(self.memory, *own) if own[0].requires_grad else self.memory.data
-                return lent.lend(stack, own)
-        return own_gradient(torch.stack(self.tensors()))
+                if not own[0].requires_grad:
+                    return lent.lend(self.memory.data, own)
+                return lent.lend(lent.own_gradient(FromMemory.apply(self.memory, *own)), own)
+        stack = torch.stack(self.tensors())
+        return lent.own_gradient(stack) if lent is not None and is_large(stack) else own_gradient(stack)
 
 
 class Fused:

@@ -102,7 +102,7 @@ class FromMemory(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        return (None, *gradient.clone().unbind(0))  # see `lanes.own_gradient`
+        return (None, *gradient.unbind(0))
 
 
 class Lent:
@@ -116,11 +116,25 @@ class Lent:
     def __init__(self, leaves: bool = True) -> None:
         self.leaves = leaves  # whether stacked leaves may be lent
         self.stacks: list[tuple[Tensor, Sequence[Tensor], list[int]]] = []
+        self.places: set[int] = set()  # memory of gradients that large stacks have got
 
     def lend(self, stack: Tensor, tensors: Sequence[Tensor]) -> Tensor:
         """Note the versions of the tensors that `stack` holds, and return it."""
         self.stacks.append((stack, tensors, [*map(_version, tensors)]))
         return stack
+
+    def own_gradient(self, stack: Tensor) -> Tensor:
+        """As `lanes.own_gradient`, for large stacks: a copy is made only if two of them get one gradient."""
+        if stack.requires_grad:
+            stack.register_hook(self._copied_if_met)
+        return stack
+
+    def _copied_if_met(self, gradient: Tensor) -> Tensor | None:
+        place = gradient.untyped_storage().data_ptr()
+        if place in self.places:
+            return gradient.clone()
+        self.places.add(place)
+        return None
 
     def watch(self, outputs: Sequence[Any]) -> None:
         for output in outputs:
