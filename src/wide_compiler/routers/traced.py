@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from .. import _tree
 from ..guards.modes import ambient_modes
-from ..lanes import hand_out, own_gradient
+from ..lanes import hand_out
 from ..model.isolation import made_up
 from ..model.members import hooks_lost
 from ..model.program import Call, WideProgram
@@ -57,7 +57,7 @@ class TracedStep:
             arguments[position] = tensors[index]
         for position, place, name, wide, is_written in self.states:
             each = [getattr(walk(tower, place), name) for tower in (own if wide else own[:1])]
-            arguments[position] = own_gradient(torch.stack(each)) if wide else each[0]
+            arguments[position] = _stacked(each, position) if wide else each[0]
             if is_written:
                 written.append((arguments[position], each))
         assert self.program is not None
@@ -67,6 +67,38 @@ class TracedStep:
                 for lane, buffer in enumerate(each):
                     buffer.copy_(stacked[lane])
         return hand_out(result, len(own))
+
+
+@torch.library.custom_op("wide_compiler::own_gradient", mutates_args=())
+def _own_gradient(t: Tensor, key: int) -> Tensor:
+    """Copy a tensor, and in the backward pass its gradient.
+
+    torch.compile removes views, as those of `lanes.own_gradient`, and merges equal calls: `key` tells them
+    apart.
+    """
+    return t.clone()
+
+
+@_own_gradient.register_fake
+def _(t: Tensor, key: int) -> Tensor:
+    return torch.empty_like(t)
+
+
+def _keep_key(ctx: Any, inputs: tuple[Tensor, int], output: Tensor) -> None:
+    ctx.key = inputs[1]
+
+
+def _copied(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+    return _own_gradient(gradient, ctx.key), None
+
+
+_own_gradient.register_autograd(_copied, setup_context=_keep_key)
+
+
+def _stacked(tensors: list[Tensor], key: int) -> Tensor:
+    """Stack the towers' tensors; their gradients share memory with those of no other stack."""
+    stack = torch.stack(tensors)
+    return _own_gradient(stack, key) if stack.requires_grad and torch.is_grad_enabled() else stack
 
 
 @contextlib.contextmanager
