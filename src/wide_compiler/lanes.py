@@ -27,6 +27,18 @@ def own_gradient(t: Tensor) -> Tensor:
     return t.narrow(0, 0, t.shape[0]) if t.requires_grad and torch.is_grad_enabled() else t
 
 
+def copied_if_met(gradient: Tensor, places: set[int]) -> Tensor:
+    """Return a gradient, or a copy if its memory is in `places`, to which it is added.
+
+    For gradients that are all seen here before they are handed out: no copy is made of those met once.
+    """
+    place = gradient.untyped_storage().data_ptr()
+    if place in places:
+        return gradient.clone()
+    places.add(place)
+    return gradient
+
+
 def _columns(trees: Sequence[Any], what: str) -> tuple[list[tuple[Any, ...]], list[str], _tree.TreeSpec]:
     """Return the i-th leaves of all trees as tuples. Raise `InputError` if the structures differ."""
     if isinstance(trees, (Tensor, str, bytes)) or not isinstance(trees, Sequence):

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..capture.state import has_gradient_hooks
+from ..lanes import copied_if_met
 from .module_lanes import ModuleLanes
 from .stacked_gradients import StackedLeaf
 
@@ -126,15 +127,8 @@ class Lent:
     def own_gradient(self, stack: Tensor) -> Tensor:
         """As `lanes.own_gradient`, for large stacks: a copy is made only if two of them get one gradient."""
         if stack.requires_grad:
-            stack.register_hook(self._copied_if_met)
+            stack.register_hook(lambda gradient: copied_if_met(gradient, self.places))
         return stack
-
-    def _copied_if_met(self, gradient: Tensor) -> Tensor | None:
-        place = gradient.untyped_storage().data_ptr()
-        if place in self.places:
-            return gradient.clone()
-        self.places.add(place)
-        return None
 
     def watch(self, outputs: Sequence[Any]) -> None:
         for output in outputs:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
+from ...lanes import copied_if_met
 from ...routers.fused_lanes import Fused
 from ..work import Bail, Work
 from .trial import finite, storage
@@ -121,7 +122,9 @@ class LaneCall:
                 if len(column) > 1:
                     torch.stack(column, out=copy.data)
             leaves, retain = [leaf for leaf, _ in self.leaves], keep or len(self.freed) < n
-            own = _apart(torch.autograd.grad(self.out, leaves, stacked, retain, allow_unused=True))
+            found = torch.autograd.grad(self.out, leaves, stacked, retain, allow_unused=True)
+            met: set[int] = set()  # rows of one gradient must not become `.grad` of different tensors
+            own = [g if g is None else copied_if_met(g, met) for g in found]
             rows = zip(own, self.leaves, strict=True)
             gradients = [
                 [g] if len(column) == 1 else [None] * n if g is None else [*g] for g, (_, column) in rows
@@ -129,19 +132,6 @@ class LaneCall:
         wanted = itertools.chain.from_iterable([True] if len(row) == 1 else reached for row in gradients)
         each = itertools.chain.from_iterable(gradients)
         return [gradient if asked else None for gradient, asked in zip(each, wanted, strict=True)]
-
-
-def _apart(gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """Clone gradients that share memory with one before: their rows become `.grad` of different tensors."""
-    seen: set[int] = set()
-    found: list[Tensor | None] = []
-    for gradient in gradients:
-        if gradient is not None and storage(gradient) in seen:
-            gradient = gradient.clone()
-        elif gradient is not None:
-            seen.add(storage(gradient))
-        found.append(gradient)
-    return found
 
 
 class Lanes(torch.autograd.Function):
